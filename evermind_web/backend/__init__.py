@@ -1,0 +1,1 @@
+"""The machines that run the operations of `evermind_web.ops`."""

@@ -1,0 +1,86 @@
+"""What a backend is: buffers behind integer ids, and a queue of operations on them.
+
+A backend knows nothing of models, gradients or files. It runs the operations listed in `evermind_web.ops`, in
+the order in which they are given; `read` is the only call that waits. Shapes and dtypes were checked by `ops`
+before `run` is called, so a backend does not check them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Buf:
+    """A handle on device memory: `id` in its backend, `shape`, and `dtype` ("float32" or "int32").
+
+    A backend made for float64 checks stores "float32" buffers as float64.
+    """
+
+    id: int
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+
+    @property
+    def size(self) -> int:
+        """Number of elements, a Python int."""
+        count = 1
+        for extent in self.shape:
+            count *= extent
+        return count
+
+
+@runtime_checkable
+class Backend(Protocol):
+    """See the module text. Methods raise `BackendError` (limits, failed kernels, out of memory)."""
+
+    name: str  # "numpy", "webgpu" or "wgpu"
+    adapter_name: str  # what the page shows: "NumPy 2.2.5", "nvidia ..."
+    row_multiple: int  # batches are padded to this many rows, so that few shapes occur
+
+    def alloc(self, shape: Sequence[int], dtype: str = "float32") -> Buf:
+        """A new buffer filled with zeros."""
+        ...
+
+    def view(self, buf: Buf, offset: int, shape: Sequence[int]) -> Buf:
+        """A window of `buf` from element `offset` on (a multiple of `layout.ALIGN`); freed on its own, the memory stays with `buf`."""
+        ...
+
+    def free(self, buf: Buf) -> None:
+        """Give the buffer (or view) back once all work queued so far has used it."""
+        ...
+
+    def write(self, buf: Buf, array: Array) -> None:
+        """Queue an upload: `array` is copied now, converted to the buffer's dtype, and lands in queue order."""
+        ...
+
+    def zero(self, buf: Buf) -> None:
+        """Queue filling with zeros."""
+        ...
+
+    def copy(self, src: Buf, src_offset: int, dst: Buf, dst_offset: int, count: int) -> None:
+        """Queue `dst[dst_offset:][:count] = src[src_offset:][:count]`, in elements of the flattened buffers."""
+        ...
+
+    def run(self, op: str, ins: Sequence[Buf], outs: Sequence[Buf], scalars: Sequence[int]) -> None:
+        """Queue one operation of `ops.OPS`. `scalars` are shape-like: they may be compiled in and cached."""
+        ...
+
+    def flush(self) -> None:
+        """Hand the queue to the device. Does not wait."""
+        ...
+
+    async def read(self, *bufs: Buf) -> list[Array]:
+        """Flush, wait, and return fresh arrays."""
+        ...
+
+    def dispose(self) -> None:
+        """Free everything; a second call does nothing."""
+        ...

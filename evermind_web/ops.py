@@ -1,0 +1,227 @@
+"""THE interface between the model and the machine: every operation, its shapes, and what it does to its outputs.
+
+One alphabet, used in the whole project:
+
+    N rows of a batch (all tokens of all its sequences, one after another)    D model width    V vocabulary
+    L layers    K conv taps    H hidden width of one expert    E routed experts    k experts per token
+    R LoRA rank    P length of a flat padded vector    B sequences decoded side by side    S steps decoded at once
+
+A batch is ragged: its sequences lie one after another in N rows, and `pos (N)` is each row's place within its
+own sequence, so a conv tap j is inside the sequence exactly where pos >= j. Rows that only fill up a batch have
+target IGNORE and weight 0; they change no loss and no gradient.
+
+An output is marked `=` (overwritten, whatever was in it) or `+=` (accumulated onto what is there). `float32`
+unless marked `:i` (int32). `W (M)` is the padded parameter block of one mixture of experts (`layout.moe_layout`).
+`rtol` is what two backends may differ by, relative to the largest value of an output: float32 sums of the
+operation's length in another order.
+
+This file computes nothing and knows no backend. The maths is in `backend/reference/`, the kernels in `wgsl/`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from evermind_web.backend.base import Backend, Buf
+from evermind_web.errors import InvalidArgumentError
+
+IGNORE: Final = -100  # target of a row that is not scored
+
+# Slots of the `hyper` buffer: what changes from step to step, so that a step can be replayed with new values.
+HYPER: Final = {
+    name: i
+    for i, name in enumerate(
+        (
+            "lr",
+            "beta1",
+            "one_minus_beta1",  # passed on its own: 1 - beta would lose digits in float32
+            "beta2",
+            "one_minus_beta2",
+            "eps",
+            "weight_decay",
+            "bias_correction1",  # 1 - beta1**t
+            "bias_correction2",
+            "grad_scale",  # the gradient is multiplied by this in the loss: the loss scale
+            "inv_grad_scale",  # and by this before the update
+            "max_grad_norm",  # 0: no clipping
+        )
+    )
+}
+HYPER_SIZE: Final = 16
+SAMPLING: Final = {name: i for i, name in enumerate(("temperature",))}  # slots of the `sampling` buffer
+SAMPLING_SIZE: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Arg:
+    """One operand: name, shape in letters ("N*k" and "E+1" allowed), dtype, and for outputs whether it accumulates."""
+
+    name: str
+    dims: tuple[str, ...]
+    dtype: str
+    accumulates: bool
+
+
+@dataclass(frozen=True)
+class Op:
+    """A named operation; calling it checks shapes and dtypes and queues it on the backend."""
+
+    name: str
+    ins: tuple[Arg, ...]
+    outs: tuple[Arg, ...]
+    scalars: tuple[str, ...]
+    rtol: float
+    about: str = field(repr=False)
+
+    def __call__(self, backend: Backend, ins: Sequence[Buf], outs: Sequence[Buf], **scalars: int) -> None:
+        """Queue the operation. Raises InvalidArgumentError if an operand does not fit."""
+        if tuple(scalars) != self.scalars:
+            raise InvalidArgumentError(f"{self.name}: expected scalars {self.scalars}, got {tuple(scalars)}")
+        letters: dict[str, int] = dict(scalars)
+        for args, bufs, side in ((self.ins, ins, "inputs"), (self.outs, outs, "outputs")):
+            if len(args) != len(bufs):
+                raise InvalidArgumentError(f"{self.name}: expected {len(args)} {side}, got {len(bufs)}")
+            for arg, buf in zip(args, bufs, strict=True):
+                self._check(arg, buf, letters)
+        backend.run(self.name, ins, outs, tuple(scalars.values()))
+
+    def _check(self, arg: Arg, buf: Buf, letters: dict[str, int]) -> None:
+        if buf.dtype != arg.dtype:
+            raise InvalidArgumentError(f"{self.name}: {arg.name} must be {arg.dtype}, got {buf.dtype}")
+        wanted = f"({', '.join(arg.dims)})"
+        if len(buf.shape) != len(arg.dims):
+            raise InvalidArgumentError(f"{self.name}: {arg.name} must have shape {wanted}, got {buf.shape}")
+        for dim, extent in zip(arg.dims, buf.shape, strict=True):
+            if dim.isalpha() and dim not in letters:
+                letters[dim] = extent
+            expected = extent_of(dim, letters)
+            if expected != extent:
+                known = {name: value for name, value in letters.items() if name in wanted}
+                raise InvalidArgumentError(f"{self.name}: {arg.name} must have shape {wanted} with {known}, got {buf.shape}")
+
+
+def extent_of(dim: str, letters: Mapping[str, int]) -> int:
+    """The value of a dimension such as "N", "E+1", "K-1", "N*k" or "N*(k+1)"; every letter must be known."""
+    product = 1
+    for factor in dim.split("*"):
+        match = re.fullmatch(r"\(?([A-Za-z]+|\d+)([+-]\d+)?\)?", factor)
+        if match is None:
+            raise InvalidArgumentError(f"not a dimension: {dim!r}")
+        name = match[1]
+        product *= (int(name) if name.isdigit() else letters[name]) + int(match[2] or 0)
+    return product
+
+
+def _args(text: str, outputs: bool) -> tuple[Arg, ...]:
+    parsed = []
+    for name, kind, dims, mode in re.findall(r"(\w+)(:i)? \(((?:[^()]|\([^()]*\))*)\)\s*(\+?=)?", text):
+        if outputs != bool(mode):
+            raise InvalidArgumentError(f"an output, and only an output, is marked = or +=: {text!r}")
+        shape = tuple(dim.strip() for dim in dims.split(","))
+        parsed.append(Arg(name, shape, "int32" if kind else "float32", mode == "+="))
+    return tuple(parsed)
+
+
+OPS: dict[str, Op] = {}
+
+
+def _op(name: str, ins: str, outs: str, about: str, scalars: tuple[str, ...] = (), rtol: float = 1e-5) -> Op:
+    OPS[name] = Op(name, _args(ins, False), _args(outs, True), scalars, rtol, about)
+    return OPS[name]
+
+
+embed_fwd = _op(
+    "embed_fwd", "tokens:i (N), emb (V, D)", "x (N, D) =",
+    "x[n] = emb[tokens[n]]", rtol=0.0,
+)  # fmt: skip
+embed_bwd = _op(
+    "embed_bwd", "tokens:i (N), dx (N, D)", "demb (V, D) +=",
+    "demb[tokens[n]] += dx[n], rows of one token added in ascending n",
+)  # fmt: skip
+rmsnorm_fwd = _op(
+    "rmsnorm_fwd", "x (N, D), g (D)", "y (N, D) =, rstd (N) =",
+    "rstd = 1/sqrt(mean(x^2) + 1e-5); y = g * x * rstd",
+)  # fmt: skip
+rmsnorm_bwd = _op(
+    "rmsnorm_bwd", "x (N, D), g (D), rstd (N), dy (N, D)", "dx (N, D) +=, dg (D) +=",
+    "dx += rstd*(g*dy) - x * rstd^3 * mean(g*dy*x); dg += sum_n dy*x*rstd", rtol=1e-4,
+)  # fmt: skip
+conv_fwd = _op(
+    "conv_fwd", "x (N, D), n (N, D), w (D, K), pos:i (N)", "a (N, D) =",
+    "a[t,c] = x[t,c] + sum_{j<K, pos[t]>=j} w[c,j] * n[t-j,c]",
+)  # fmt: skip
+conv_bwd = _op(
+    "conv_bwd", "n (N, D), w (D, K), pos:i (N), da (N, D)", "dn (N, D) =, dw (D, K) +=",
+    "dn[t,c] = sum_{j: pos[t+j]>=j} da[t+j,c] * w[c,j]; dw[c,j] += sum_t da[t,c] * n[t-j,c]", rtol=1e-4,
+)  # fmt: skip
+conv_step = _op(
+    "conv_step", "x (B, D), n (B, D), w (D, K)", "a (B, D) =, state (B, Q, D) +=",
+    "one decoding step, Q = max(K-1, 1): state holds the last K-1 normed inputs, oldest first; "
+    "a = x + w[:,0]*n + sum_{j=1..K-1} w[:,j]*state[K-1-j]; then state is shifted by one and n becomes its newest row "
+    "(for K = 1 the one row is not used)",
+)  # fmt: skip
+moe_fwd = _op(
+    "moe_fwd", "a (N, D), m (N, D), W (M)",
+    "out (N, D) =, experts:i (N, k) =, gates (N, k) =, probs (N, E) =, "
+    "order:i (N*k) =, inverse:i (N*k) =, starts:i (E+1) =, hidden (N*(k+1), H) =",
+    "router logits wr m; experts = the k largest, equal ones lowest index first, largest first; gates = softmax over those; "
+    "probs = softmax over all; out = a + shared(m) + sum gate*expert(m). "
+    "order = slots n*k+i sorted by expert, stable; inverse[slot] = its place in order; starts[e] = first place of expert e; "
+    "hidden = relu(w1 m + b1): rows 0..N-1 of the shared expert, then one row per place of order",
+    scalars=("H", "E", "k"), rtol=1e-4,
+)  # fmt: skip
+moe_bwd = _op(
+    "moe_bwd",
+    "m (N, D), W (M), experts:i (N, k), gates (N, k), order:i (N*k), inverse:i (N*k), starts:i (E+1), "
+    "hidden (N*(k+1), H), dy (N, D)",
+    "dm (N, D) =, dW (M) +=",
+    "gradients of shared(m) + sum gate*expert(m) for m and for every parameter of the block; the choice of experts is constant",
+    scalars=("H", "E", "k"), rtol=1e-4,
+)  # fmt: skip
+head_logits = _op(
+    "head_logits", "x (N, D), emb (V, D)", "logits (N, V) =",
+    "logits = x emb^T",
+)  # fmt: skip
+head_xent_fwd = _op(
+    "head_xent_fwd", "x (N, D), emb (V, D), targets:i (N), weights (N)", "loss (1) +=",
+    "loss += sum_n weights[n] * (logsumexp(x[n] emb^T) - (x[n] emb^T)[targets[n]]); rows with target IGNORE count nothing",
+)  # fmt: skip
+head_xent_bwd = _op(
+    "head_xent_bwd", "x (N, D), emb (V, D), targets:i (N), weights (N), hyper (16)",
+    "loss (1) +=, dx (N, D) =, demb (V, D) +=",
+    "the loss of head_xent_fwd and its gradients in one: d = hyper.grad_scale * weights[n] * (softmax - onehot); "
+    "dx = d emb; demb += d^T x", rtol=1e-4,
+)  # fmt: skip
+lora_fwd = _op(
+    "lora_fwd", "base (V, D), b (V, R), a (R, D), alpha (1)", "merged (V, D) =",
+    "merged = base + alpha[0] * b a (alpha[0] is alpha/rank)",
+)  # fmt: skip
+lora_bwd = _op(
+    "lora_bwd", "dw (V, D), b (V, R), a (R, D), alpha (1)", "db (V, R) +=, da (R, D) +=",
+    "gradients of merged: db += alpha[0] * dw a^T; da += alpha[0] * b^T dw", rtol=1e-4,
+)  # fmt: skip
+dequant = _op(
+    "dequant", "codes:i (C), scales (Q)", "values (P) =",
+    "values from packed storage, `bits` 16 (two fp16 in a word) or 8 (four int8 in a word, times the scale of their block of P/Q values)",
+    scalars=("bits",), rtol=0.0,
+)  # fmt: skip
+grad_stats = _op(
+    "grad_stats", "g (P), hyper (16)", "stats (2) =",
+    "stats[0] = sum (g*inv_grad_scale)^2; stats[1] = 1 if any g is NaN or infinite (by its bits), else 0. "
+    "half = 1: g is first rounded to fp16, so that 65520 and more count as infinite",
+    scalars=("half",), rtol=1e-4,
+)  # fmt: skip
+adamw = _op(
+    "adamw", "g (P), group (G), hyper (16), stats (2)", "p (P) +=, m (P) +=, v (P) +=",
+    "AdamW of FORMAT 8 on g*inv_grad_scale, clipped to max_grad_norm; nothing changes if stats[1] != 0. "
+    "group has one value per 64 elements: 1 decayed, 0 not decayed, -1 left alone. half as in grad_stats",
+    scalars=("half",), rtol=1e-4,
+)  # fmt: skip
+sample = _op(
+    "sample", "logits (B, V), sampling (16), uniforms (B, S)", "token:i (B) =, cursor:i (B) +=, out:i (B, S) +=",
+    "temperature 0: first largest logit; else the first i where uniforms[b, cursor]*sum <= cumulative exp((l-max)/temperature). "
+    "token[b] = out[b, cursor[b]] = choice; cursor += 1. A row with a logit that is not finite gives -1",
+)  # fmt: skip
