@@ -37,8 +37,8 @@ def quantize_fp16(
         bad = np.flatnonzero(np.isinf(half) & np.isfinite(array))
         if bad.size:
             raise InvalidArgumentError(
-                f"{name} does not fit fp16: element {int(bad[0])} is {float(array.flat[int(bad[0])]):g}, the largest fp16 number is 65504"
-                f" ({bad.size} of {array.size} elements are too large); keep float32"
+                f"{name} does not fit fp16: element {int(bad[0])} is {float(array.flat[int(bad[0])]):g}, the largest"
+                f" fp16 number is 65504 ({bad.size} of {array.size} elements are too large); keep float32"
             )
     return half.view(np.uint16)
 

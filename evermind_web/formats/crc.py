@@ -1,6 +1,7 @@
 """CRC-32 and the 8-byte trailer "EVCR" that guards checkpoints and deltas.
 
-Trailer: bytes `45 56 43 52` ("EVCR"), then the little-endian u32 CRC-32 (IEEE, as zlib) of everything before the trailer.
+Trailer: bytes `45 56 43 52` ("EVCR"), then the little-endian u32 CRC-32
+(IEEE, as zlib) of everything before the trailer.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ def strip_crc_trailer(data: bytes, what: str) -> tuple[bytes, bool]:
         if struct.unpack(">I", data[-4:])[0] == actual:
             raise FormatError(f"{what}: wrong byte order: the CRC of the trailer is big-endian; write it little-endian")
         raise FormatError(
-            f"{what} is damaged: its CRC-32 is {actual:#010x}, the trailer says {stored:#010x}; nothing was loaded, fetch or export it again"
+            f"{what} is damaged: its CRC-32 is {actual:#010x}, the trailer says {stored:#010x};"
+            " nothing was loaded, fetch or export it again"
         )
     if data[-TRAILER_BYTES:-4] == TRAILER_MAGIC[::-1]:
         raise FormatError(f"{what}: wrong byte order: the trailer's magic is reversed; write it little-endian")

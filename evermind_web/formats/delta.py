@@ -3,8 +3,8 @@
     u32 × 4: magic 0x30445645 (on disk "EVD0"), version 1, row size, number of rows;
     u32 row indices ascending, then the rows' current values as f32; CRC trailer
 
-All little-endian. A weight that becomes NaN, or stops being NaN, is a change here (the reference overlooks it); 0 against −0 is
-none in row deltas. Checkpoint diffs compare bits.
+All little-endian. A weight that becomes NaN, or stops being NaN, is a change here (the reference overlooks it);
+0 against −0 is none in row deltas. Checkpoint diffs compare bits.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def compute_row_delta(base: npt.ArrayLike, current: npt.ArrayLike, row_size: int
 
 
 def apply_row_delta(base: npt.ArrayLike, delta: Any) -> Float32Array:
-    """A copy of base, float32, with the delta's rows replaced; InvalidArgumentError if the delta is not of this base's size."""
+    """A copy of base, float32, with the delta's rows replaced; InvalidArgumentError if the sizes do not fit."""
     out = _vector(base).copy()
     _check_row_size(delta.row_size, out.size)
     rows = np.asarray(delta.rows, dtype=np.int64).ravel()
@@ -70,7 +70,8 @@ def apply_row_delta(base: npt.ArrayLike, delta: Any) -> Float32Array:
     bad = rows[(rows < 0) | (rows >= count)]
     if bad.size:
         raise InvalidArgumentError(
-            f"delta: row {int(bad[0])} is out of range, the base has {count} rows; apply it to the base it was made from"
+            f"delta: row {int(bad[0])} is out of range, the base has {count} rows;"
+            " apply it to the base it was made from"
         )
     out.reshape(-1, delta.row_size)[rows] = values.reshape(-1, delta.row_size)
     return out
@@ -84,7 +85,7 @@ def serialize_row_delta(delta: Any) -> bytes:
 
 
 def deserialize_row_delta(data: bytes) -> RowDelta:
-    """Read EVD0 bytes. FormatError for a wrong CRC, magic, version or length; without a trailer the length must be exact."""
+    """Read EVD0 bytes, with or without trailer; FormatError for a wrong CRC, magic, version or length."""
     if data[:4] != MAGIC_BYTES[: len(data[:4])]:
         raise not_a("a delta", data, "an EVD0 file")
     if len(data) < HEADER_BYTES:
@@ -109,13 +110,13 @@ def deserialize_row_delta(data: bytes) -> RowDelta:
 def diff_checkpoints(base: bytes, current: bytes) -> bytes:
     """EVD0 bytes that turn checkpoint `base` into `current` (both any CRC-guarded file of 4-byte words, of one length).
 
-    The whole body, header included, is compared as 32-bit words (parameter i of an f32 EVL0 file is word 9 + i), by bits: NaN,
-    −0 and halves of fp16 pairs are kept exactly, so that apply_checkpoint_diff gives `current` byte for byte.
+    The whole body, header included, is compared as 32-bit words (parameter i of an f32 EVL0 file is word 9 + i), by
+    bits: NaN, −0 and halves of fp16 pairs are kept exactly, so that apply_checkpoint_diff gives `current` byte for byte.
     """
     before, after = (_words(data, name) for data, name in ((base, "base checkpoint"), (current, "current checkpoint")))
     if before.size != after.size:
         raise ConfigMismatchError(
-            f"diff: base has {4 * before.size} bytes, current has {4 * after.size}; they must be checkpoints of one model"
+            f"diff: base has {4 * before.size} bytes, current has {4 * after.size}; they must be of one model"
         )
     rows = np.flatnonzero(before != after).astype(np.uint32)
     return serialize_row_delta(RowDelta(1, rows, after[rows].view("<f4")))

@@ -31,8 +31,8 @@ ITEM_BYTES = {VERSION_F32: 4, VERSION_FP16: 2}
 def write_evl0(config: Any, flat: npt.NDArray[np.float32], fp16: bool = False) -> bytes:
     """Checkpoint bytes of a packed float32 vector (P,) in canonical order.
 
-    config: (V, D, L, K, H, E, k), or an object with those fields. With fp16, a finite value that fp16 cannot hold raises
-    InvalidArgumentError with its tensor's name.
+    config: (V, D, L, K, H, E, k), or an object with those fields. With fp16, a finite value that fp16 cannot hold
+    raises InvalidArgumentError with its tensor's name.
     """
     arch = Arch.of(config)
     values = np.ascontiguousarray(flat, dtype="<f4").ravel()
@@ -73,10 +73,11 @@ def inspect_evl0(data: bytes, config: Any = None) -> tuple[Arch, int, bytes]:
     need = HEADER_BYTES + ITEM_BYTES[version] * param_count_of(arch)
     if not has_trailer and len(data) == need + TRAILER_BYTES:
         raise FormatError(
-            "checkpoint is damaged: the last 8 bytes should be a CRC trailer that starts with EVCR; fetch or export it again"
+            "checkpoint is damaged: its last 8 bytes should be a CRC trailer, EVCR first; fetch or export it again"
         )
-    whole = need if len(data) == need else need + TRAILER_BYTES
-    check_length("checkpoint", len(data), whole)
+    if has_trailer or len(data) != need:
+        need += TRAILER_BYTES
+    check_length("checkpoint", len(data), need)
     return arch, version, body
 
 

@@ -47,7 +47,7 @@ def write_lora(
 
 
 def read_lora(data: bytes) -> LoraBlob:
-    """Parse and check an adapter file; B and A are fresh writable arrays. FormatError for anything damaged or foreign."""
+    """Parse and check an adapter file; B and A are fresh writable arrays. FormatError for anything else."""
     if data[:4] != MAGIC_BYTES[: len(data[:4])]:
         raise not_a("an adapter", data, "a LORA file (bytes 41 52 4f 4c first)")
     if len(data) < HEADER_BYTES:
