@@ -1,0 +1,44 @@
+"""Depthwise causal convolution over ragged batches, its gradient, and one decoding step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from evermind_web.backend.base import Array
+
+
+def _taps(pos: Array, taps: int) -> Iterator[tuple[int, Array]]:
+    """For each tap j the rows whose sequence reaches j steps back."""
+    for j in range(taps):
+        rows = np.flatnonzero(pos >= j)
+        if not len(rows):
+            return
+        yield j, rows
+
+
+def conv_fwd(x: Array, n: Array, w: Array, pos: Array, a: Array) -> None:
+    """a (N,D) = x (N,D) + Σ_j w (D,K)[:,j] * n (N,D)[t-j], inside each sequence."""
+    a[...] = x
+    for j, rows in _taps(pos, w.shape[1]):
+        a[rows] += w[:, j] * n[rows - j]
+
+
+def conv_bwd(n: Array, w: Array, pos: Array, da: Array, dn: Array, dw: Array) -> None:
+    """Inverts `a[t] += w[:,j] * n[t-j]`: dn (N,D) = Σ_j da[t+j]*w[:,j]; dw (D,K)[:,j] += Σ_t da[t]*n[t-j]."""
+    dn[...] = 0
+    for j, rows in _taps(pos, w.shape[1]):
+        dn[rows - j] += da[rows] * w[:, j]
+        dw[:, j] += np.einsum("nd,nd->d", da[rows], n[rows - j])
+
+
+def conv_step(x: Array, n: Array, w: Array, a: Array, state: Array) -> None:
+    """One step: a (B,D) = x + w[:,0]*n + Σ_j w[:,j]*state[:,K-1-j]; then n (B,D) becomes the newest row of state (B,K-1,D)."""
+    taps = w.shape[1]
+    a[...] = x + w[:, 0] * n
+    for j in range(1, taps):
+        a += w[:, j] * state[:, taps - 1 - j]
+    if taps > 1:
+        state[:, :-1] = state[:, 1:].copy()
+        state[:, -1] = n

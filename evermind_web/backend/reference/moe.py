@@ -1,0 +1,144 @@
+"""Shared-expert top-k mixture of experts over the rows of a batch, and its gradient (FORMAT 5)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from evermind_web.backend.base import Array
+from evermind_web.layout import moe_layout
+
+
+class Expert(NamedTuple):
+    """Views of one expert's parameters (or gradients) inside its block."""
+
+    w1: Array  # (H, D)
+    b1: Array  # (H)
+    w2: Array  # (D, H)
+    b2: Array  # (D)
+
+
+def split_block(block: Array, d_model: int, hidden: int, experts: int) -> tuple[Array, list[Expert]]:
+    """Views on wr (E,D) and on the experts, the shared one first."""
+    at = moe_layout(d_model, hidden, experts)
+    parts = []
+    for i in range(experts + 1):
+        one = block[at.experts + i * at.stride :][: at.stride]
+        parts.append(
+            Expert(
+                one[: hidden * d_model].reshape(hidden, d_model),
+                one[at.b1 :][:hidden],
+                one[at.w2 :][: hidden * d_model].reshape(d_model, hidden),
+                one[at.b2 :][:d_model],
+            )
+        )
+    return block[: experts * d_model].reshape(experts, d_model), parts
+
+
+def router_logits(m: Array, wr: Array) -> Array:
+    """(N,E). One expert at a time: equal router rows must give equal scores, which a BLAS product does not promise."""
+    logits = np.empty((len(m), len(wr)), m.dtype)
+    for e, row in enumerate(wr):
+        np.sum(m * row, axis=1, out=logits[:, e])
+    return logits
+
+
+def choose_experts(logits: Array, top_k: int) -> Array:
+    """(N,k) int32: the k largest, largest first, equal ones lowest index first."""
+    return np.argsort(-logits, axis=1, kind="stable")[:, :top_k].astype(np.int32)
+
+
+def softmax(logits: Array) -> Array:
+    """Over the last axis, the maximum subtracted first."""
+    e = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+def moe_fwd(
+    a: Array,
+    m: Array,
+    W: Array,
+    out: Array,
+    experts: Array,
+    gates: Array,
+    probs: Array,
+    order: Array,
+    inverse: Array,
+    starts: Array,
+    hidden: Array,
+    H: int,
+    E: int,
+    k: int,
+) -> None:
+    """See `ops.moe_fwd`."""
+    N, D = m.shape
+    wr, (shared, *routed) = split_block(W, D, H, E)
+    logits = router_logits(m, wr)
+    experts[...] = choose_experts(logits, k)
+    gates[...] = softmax(np.take_along_axis(logits, experts, axis=1))
+    probs[...] = softmax(logits)
+    order[...] = np.argsort(experts.ravel(), kind="stable")
+    inverse[order] = np.arange(N * k, dtype=np.int32)
+    starts[0] = 0
+    starts[1:] = np.cumsum(np.bincount(experts.ravel(), minlength=E))
+
+    np.maximum(m @ shared.w1.T + shared.b1, 0, out=hidden[:N])
+    out[...] = a + (hidden[:N] @ shared.w2.T + shared.b2)
+    for expert, first, last in zip(routed, starts[:-1], starts[1:], strict=True):
+        slots = order[first:last]
+        if not len(slots):
+            continue
+        rows, h = slots // k, hidden[N + first : N + last]
+        np.maximum(m[rows] @ expert.w1.T + expert.b1, 0, out=h)
+        out[rows] += gates.ravel()[slots, None] * (h @ expert.w2.T + expert.b2)
+
+
+def _expert_bwd(x: Array, h: Array, dy: Array, p: Expert, g: Expert) -> Array:
+    """Inverts `y = w2 relu(w1 x + b1) + b2`; adds to g, returns dx. relu passes where h > 0, which is where its input was."""
+    g.b2[...] += dy.sum(axis=0)
+    g.w2[...] += dy.T @ h
+    dpre = (dy @ p.w2) * (h > 0)
+    g.b1[...] += dpre.sum(axis=0)
+    g.w1[...] += dpre.T @ x
+    return np.asarray(dpre @ p.w1)
+
+
+def moe_bwd(
+    m: Array,
+    W: Array,
+    experts: Array,
+    gates: Array,
+    order: Array,
+    inverse: Array,
+    starts: Array,
+    hidden: Array,
+    dy: Array,
+    dm: Array,
+    dW: Array,
+    H: int,
+    E: int,
+    k: int,
+) -> None:
+    """See `ops.moe_bwd`. `inverse` serves kernels that gather; here rows are scattered by `order`."""
+    N, D = m.shape
+    wr, (shared, *routed) = split_block(W, D, H, E)
+    gwr, (gshared, *grouted) = split_block(dW, D, H, E)
+    dm[...] = _expert_bwd(m, hidden[:N], dy, shared, gshared)
+    dgate = np.zeros(N * k, m.dtype)
+    for p, g, first, last in zip(routed, grouted, starts[:-1], starts[1:], strict=True):
+        slots = order[first:last]
+        if not len(slots):
+            continue
+        rows, h = slots // k, hidden[N + first : N + last]
+        # out[rows] += gate * y, and y = w2 h + b2 is not kept: its product with dy is recomputed
+        dgate[slots] = np.einsum("nd,nd->n", dy[rows], h @ p.w2.T + p.b2)
+        dm[rows] += _expert_bwd(m[rows], h, gates.ravel()[slots, None] * dy[rows], p, g)
+    if k == 1:
+        return  # a softmax over one logit is constant
+    per_token = dgate.reshape(N, k)
+    dlogits = np.zeros((N, E), m.dtype)
+    chosen = gates * (per_token - np.sum(gates * per_token, axis=1, keepdims=True))
+    np.put_along_axis(dlogits, experts, chosen, axis=1)
+    gwr += dlogits.T @ m
+    dm += dlogits @ wr

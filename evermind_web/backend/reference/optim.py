@@ -1,0 +1,52 @@
+"""Gradient statistics and AdamW on flat padded vectors (FORMAT 8)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from evermind_web.backend.base import Array
+from evermind_web.ops import HYPER
+
+
+def _unscaled(g: Array, hyper: Array, half: int) -> Array:
+    rounded = g.astype(np.float16).astype(g.dtype) if half else g
+    factor = hyper[HYPER["inv_grad_scale"]]
+    return rounded if factor == 1 else rounded * factor
+
+
+def grad_stats(g: Array, hyper: Array, stats: Array, half: int) -> None:
+    """stats (2) = [Σ (g*inv_grad_scale)², 1 if any g is NaN or infinite else 0]."""
+    unscaled = _unscaled(g, hyper, half)
+    stats[0] = np.sum(np.square(unscaled), dtype=np.float64)
+    stats[1] = not np.isfinite(unscaled).all()
+
+
+def adamw(g: Array, group: Array, hyper: Array, stats: Array, p: Array, m: Array, v: Array, half: int) -> None:
+    """One step on p (P), with moments m, v (P); group (P/64): 1 decayed, 0 not, -1 left alone."""
+    if stats[1] != 0:
+        return
+    clip, norm = hyper[HYPER["max_grad_norm"]], float(np.sqrt(np.float64(stats[0])))
+    g = _unscaled(g, hyper, half)
+    if clip > 0 and norm > clip:
+        g = g * g.dtype.type(clip / norm)
+    if (group >= 0).all():
+        adamw_update(p, g, m, v, hyper, np.repeat(group, len(p) // len(group)))
+        return
+    own = np.repeat(group, len(p) // len(group)) >= 0
+    mine = [part[own] for part in (p, g, m, v)]
+    adamw_update(*mine, hyper, np.repeat(group, len(p) // len(group))[own])
+    p[own], m[own], v[own] = mine[0], mine[2], mine[3]
+
+
+def adamw_update(p: Array, g: Array, m: Array, v: Array, hyper: Array, decayed: Array | float) -> None:
+    """p -= lr * (m̂ / (sqrt(v̂) + eps) + weight_decay * decayed * p), with m and v brought up to date; all in place."""
+    h = {name: hyper[i] for name, i in HYPER.items()}
+    m *= h["beta1"]
+    m += h["one_minus_beta1"] * g
+    v *= h["beta2"]
+    v += h["one_minus_beta2"] * g * g
+    step = m / h["bias_correction1"]
+    step /= np.sqrt(v / h["bias_correction2"]) + h["eps"]
+    if h["weight_decay"]:
+        step += (h["weight_decay"] * decayed) * p
+    p -= h["lr"] * step
