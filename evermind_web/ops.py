@@ -221,7 +221,8 @@ adamw = _op(
     scalars=("half",), rtol=1e-4,
 )  # fmt: skip
 sample = _op(
-    "sample", "logits (B, V), sampling (16), uniforms (B, S)", "token:i (B) =, cursor:i (B) +=, out:i (B, S) +=",
-    "temperature 0: first largest logit; else the first i where uniforms[b, cursor]*sum <= cumulative exp((l-max)/temperature). "
+    "sample", "logits (B, V), sampling (16), draws:i (B, S)", "token:i (B) =, cursor:i (B) +=, out:i (B, S) +=",
+    "temperature 0: first largest logit; else the first i where u*sum <= cumulative exp((l-max)/temperature), the last i if none, "
+    "with u = draws[b, cursor] read as uint32, over 2^32 (a state of SeededRng). "
     "token[b] = out[b, cursor[b]] = choice; cursor += 1. A row with a logit that is not finite gives -1",
 )  # fmt: skip

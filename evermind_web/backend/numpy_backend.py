@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -19,7 +20,7 @@ class NumpyBackend:
     row_multiple = 1
 
     def __init__(self, dtype: DTypeLike = np.float32) -> None:
-        self.dtype: np.dtype[np.float32 | np.float64] = np.dtype(dtype)
+        self.dtype: np.dtype[Any] = np.dtype(dtype)
         self.adapter_name = f"NumPy {np.__version__}"
         self._arrays: dict[int, Array] = {}
         self._next = 0

@@ -52,7 +52,8 @@ def choose_experts(logits: Array, top_k: int) -> Array:
 def softmax(logits: Array) -> Array:
     """Over the last axis, the maximum subtracted first."""
     e = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    return e / e.sum(axis=-1, keepdims=True)
+    e /= e.sum(axis=-1, keepdims=True)
+    return np.asarray(e)
 
 
 def moe_fwd(

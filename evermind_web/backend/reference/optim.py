@@ -33,9 +33,10 @@ def adamw(g: Array, group: Array, hyper: Array, stats: Array, p: Array, m: Array
         adamw_update(p, g, m, v, hyper, np.repeat(group, len(p) // len(group)))
         return
     own = np.repeat(group, len(p) // len(group)) >= 0
-    mine = [part[own] for part in (p, g, m, v)]
-    adamw_update(*mine, hyper, np.repeat(group, len(p) // len(group))[own])
-    p[own], m[own], v[own] = mine[0], mine[2], mine[3]
+    decayed = np.repeat(group, len(p) // len(group))[own]
+    own_p, own_m, own_v = p[own], m[own], v[own]
+    adamw_update(own_p, g[own], own_m, own_v, hyper, decayed)
+    p[own], m[own], v[own] = own_p, own_m, own_v
 
 
 def adamw_update(p: Array, g: Array, m: Array, v: Array, hyper: Array, decayed: Array | float) -> None:
