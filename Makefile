@@ -1,0 +1,41 @@
+# The commands of this project. Each sets up what it needs; a second run only looks.
+
+PYTHON3 ?= python3
+RUN := .venv/bin/python
+
+.DEFAULT_GOAL := help
+.PHONY: help setup dist serve demo test lint lock clean
+
+help: ## show this list
+	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
+
+setup: ## .venv, node_modules, Pyodide's wheels, a Chromium
+	@$(PYTHON3) -m tools.setup
+
+dist: setup ## the static page in dist/ (RUNTIME=cdn: Pyodide from its CDN)
+	@$(RUN) -m tools.build_dist
+
+serve: dist ## serve dist/ on loopback (PORT=8000)
+	@$(RUN) -m tools.serve
+
+demo: dist ## serve the page; HEADLESS=1, or no display: also drive it through the whole story
+	@$(RUN) -m tools.demo
+
+test: setup ## all tests: CPython, then headless Chromium with WebGPU (ARGS=… for pytest)
+	@$(RUN) -m tools.build_dist
+	@$(RUN) -m pytest $(ARGS)
+
+lint: setup ## ruff, mypy --strict, tsc
+	@$(RUN) -m ruff check .
+	@$(RUN) -m ruff format --check .
+	@$(RUN) -m mypy
+	@node_modules/.bin/tsc --project tsconfig.json
+
+lock: ## pin tools/requirements-dev.in anew, with hashes (needs uv on the path)
+	@uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+	    --no-emit-index-url --no-emit-find-links --upgrade -q tools/requirements-dev.in -o tools/requirements-dev.txt
+
+clean: ## remove what was built; .venv, node_modules and .cache stay (ALL=1: these too)
+	@rm -rf dist build demo.png test-results .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@find . -name __pycache__ -not -path './.venv/*' -not -path './node_modules/*' -prune -exec rm -rf {} +
+	@if [ "$(ALL)" = 1 ]; then rm -rf .venv node_modules .cache; fi

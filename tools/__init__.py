@@ -1,0 +1,1 @@
+"""Set-up, build and serving scripts; `make help` lists what calls them."""

@@ -1,0 +1,56 @@
+"""What every script of tools/ shares: where things are, how a stage is reported, how bytes are verified.
+
+Standard library only: tools/setup.py runs on the machine's own Python, before .venv exists.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+CACHE = Path(os.environ.get("EVERMIND_CACHE") or ROOT / ".cache")
+DIST = ROOT / "dist"
+NODE_MODULES = ROOT / "node_modules"
+VENV = ROOT / ".venv"
+
+
+class ToolError(Exception):
+    """A stage cannot go on; the text says why and what to do. Shown without a traceback."""
+
+
+def say(stage: str, text: str) -> None:
+    """Print one line of progress: the stage's name, then what it did."""
+    print(f"[{stage}] {text}", flush=True)
+
+
+def fail(error: Exception) -> int:
+    """Print `error` as the last word of a script and return its exit code."""
+    print(f"error: {error}", file=sys.stderr, flush=True)
+    return 1
+
+
+def sha256(data: bytes) -> str:
+    """Return the SHA-256 of `data` in hex."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def fingerprint(*parts: Path | str) -> str:
+    """Return one hash over texts and the contents of files, for "nothing changed since" stamps."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part.read_bytes() if isinstance(part, Path) else part.encode())
+        digest.update(b"\0")
+    return digest.hexdigest()
+
+
+def stamped(stamp: Path, value: str) -> bool:
+    """Say whether `stamp` holds `value`, that is whether the stage it guards is up to date."""
+    return stamp.is_file() and stamp.read_text() == value
+
+
+def megabytes(count: int) -> str:
+    """Return a byte count for people: `3.1 MB`, or `12 KB` below a tenth of a megabyte."""
+    return f"{count / 1e6:.1f} MB" if count >= 100_000 else f"{count / 1e3:.0f} KB"

@@ -1,0 +1,2 @@
+/** `make dist` lays Pyodide here. */
+export * from "pyodide";

@@ -1,0 +1,2 @@
+/** `make dist` copies the library here. */
+export { default } from "uplot";
