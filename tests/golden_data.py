@@ -2,7 +2,8 @@
 
     for case in load_cases("quant"): case.name, case["scale"], case.file("values"), case.raw("checkpoint")
 
-cases.json holds a list `cases`; each has a name, a kind, a config, and files: key → {path, dtype, offset, nbytes, shape}.
+cases.json holds a list `cases`; each has a name, a kind, a config, and
+files: key → {path, dtype, offset, nbytes, shape}.
 """
 
 from __future__ import annotations

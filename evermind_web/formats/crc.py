@@ -11,6 +11,7 @@ import zlib
 from dataclasses import dataclass
 
 from evermind_web.errors import FormatError
+from evermind_web.formats.sniff import check_length
 
 TRAILER_MAGIC = b"EVCR"
 TRAILER_BYTES = 8
@@ -58,3 +59,12 @@ def strip_crc_trailer(data: bytes, what: str) -> tuple[bytes, bool]:
     if data[-TRAILER_BYTES:-4] == TRAILER_MAGIC[::-1]:
         raise FormatError(f"{what}: wrong byte order: the trailer's magic is reversed; write it little-endian")
     return check.body, check.has_trailer
+
+
+def check_guarded_length(what: str, have: int, body: int, has_trailer: bool) -> None:
+    """FormatError unless a file of `have` bytes is `body` bytes and a trailer, or exactly `body` bytes without one."""
+    if not has_trailer and have == body:
+        return
+    if not has_trailer and have == body + TRAILER_BYTES:
+        raise FormatError(f"{what} is damaged: its last 8 bytes should be a CRC trailer, EVCR first; fetch it again")
+    check_length(what, have, body + TRAILER_BYTES)

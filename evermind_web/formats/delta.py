@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from evermind_web.errors import ConfigMismatchError, FormatError, InvalidArgumentError
-from evermind_web.formats.crc import TRAILER_BYTES, append_crc_trailer, strip_crc_trailer
-from evermind_web.formats.sniff import check_length, not_a, truncated
+from evermind_web.formats.crc import TRAILER_BYTES, append_crc_trailer, check_guarded_length, strip_crc_trailer
+from evermind_web.formats.sniff import not_a, truncated
 
 MAGIC_BYTES = b"EVD0"
 VERSION = 1
@@ -97,18 +97,14 @@ def deserialize_row_delta(data: bytes) -> RowDelta:
     if row_size < 1:
         raise FormatError("delta is damaged: its row size is 0")
     need = HEADER_BYTES + 4 * count + 4 * count * row_size
-    if not has_trailer and len(data) == need + TRAILER_BYTES:
-        raise FormatError(
-            "delta is damaged: the last 8 bytes should be a CRC trailer that starts with EVCR; fetch or export it again"
-        )
-    check_length("delta", len(body), need)
+    check_guarded_length("delta", len(data), need, has_trailer)
     rows = np.frombuffer(body, "<u4", count=count, offset=HEADER_BYTES).astype(np.uint32)
     values = np.frombuffer(body, "<f4", offset=HEADER_BYTES + 4 * count).astype(np.float32)
     return RowDelta(row_size, rows, values)
 
 
 def diff_checkpoints(base: bytes, current: bytes) -> bytes:
-    """EVD0 bytes that turn checkpoint `base` into `current` (both any CRC-guarded file of 4-byte words, of one length).
+    """EVD0 bytes that turn checkpoint `base` into `current` (files of 4-byte words, of one length).
 
     The whole body, header included, is compared as 32-bit words (parameter i of an f32 EVL0 file is word 9 + i), by
     bits: NaN, −0 and halves of fp16 pairs are kept exactly, so that apply_checkpoint_diff gives `current` byte for byte.

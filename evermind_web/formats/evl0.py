@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from evermind_web.errors import ConfigMismatchError, FormatError, InvalidArgumentError
 from evermind_web.formats.arch import FIELDS, Arch, evermind_tensor_spec, param_count_of
-from evermind_web.formats.crc import TRAILER_BYTES, append_crc_trailer, strip_crc_trailer
-from evermind_web.formats.sniff import check_length, not_a, truncated
+from evermind_web.formats.crc import TRAILER_BYTES, append_crc_trailer, check_guarded_length, strip_crc_trailer
+from evermind_web.formats.sniff import not_a, truncated
 from evermind_web.quant import dequantize_fp16, quantize_fp16
 
 MAGIC = 0x45564C30
@@ -71,13 +71,7 @@ def inspect_evl0(data: bytes, config: Any = None) -> tuple[Arch, int, bytes]:
     if config is not None:
         check_same_arch(arch, Arch.of(config))
     need = HEADER_BYTES + ITEM_BYTES[version] * param_count_of(arch)
-    if not has_trailer and len(data) == need + TRAILER_BYTES:
-        raise FormatError(
-            "checkpoint is damaged: its last 8 bytes should be a CRC trailer, EVCR first; fetch or export it again"
-        )
-    if has_trailer or len(data) != need:
-        need += TRAILER_BYTES
-    check_length("checkpoint", len(data), need)
+    check_guarded_length("checkpoint", len(data), need, has_trailer)
     return arch, version, body
 
 
