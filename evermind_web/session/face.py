@@ -1,0 +1,139 @@
+"""The session as the page's worker sees it: one entry, JSON and bytes in, JSON and bytes out.
+
+JSON, because a string crosses between JavaScript and Python without proxies that someone would have to
+free, and without dicts that turn into Maps. Bytes (texts, files) cross beside it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import aclosing
+from typing import Any
+
+from evermind_web._version import __version__
+from evermind_web.errors import EvermindError
+from evermind_web.session.core import Session
+from evermind_web.session.library import Library
+from evermind_web.store import open_store
+
+Emit = Callable[[dict[str, Any]], None]
+Arguments = dict[str, Any]
+# Calls that can be stopped; the session runs one of them at a time.
+JOBS = frozenset({"train", "personalize", "generate", "compare"})
+
+
+class Face:
+    """Dispatches calls by name. Make it with `await Face.open(options_json)`."""
+
+    def __init__(self, session: Session, library: Library) -> None:
+        self.session = session
+        self.library = library
+        self._job_call = -1
+        self._stopped: set[int] = set()
+
+    @classmethod
+    async def open(cls, options: str = "{}") -> Face:
+        """`options`: JSON with `backend` (a name or null) and `store` (the database's name)."""
+        parsed = json.loads(options)
+        session = await Session.open(parsed.get("backend"))
+        return cls(session, Library(session, await open_store(parsed.get("store") or "evermind")))
+
+    def info(self) -> str:
+        """Description of the session and the package, as JSON."""
+        return json.dumps(self.session.describe() | {"version": __version__})
+
+    async def handle(self, call_id: int, method: str, arguments: str, buffers: Any, on_event: Any) -> tuple[str, bytes]:
+        """Run `method` and return (JSON result, bytes); reports go to `on_event(JSON)` while it runs.
+
+        An `EvermindError` becomes `{"error": {"name", "message"}}`; anything else is a defect and is raised.
+        `buffers`: byte arrays that `arguments` has the place of, in the order that the method documents.
+        """
+        data = [b.to_bytes() if hasattr(b, "to_bytes") else bytes(b) for b in buffers]
+
+        def emit(event: dict[str, Any]) -> None:
+            on_event(json.dumps(event))
+
+        handler = getattr(self, f"_do_{method}", None)
+        if handler is None:
+            raise AttributeError(f"the worker has no method {method}")
+        try:
+            if call_id in self._stopped:
+                self._stopped.discard(call_id)
+                return json.dumps({"value": {"stopped": True, "steps": 0, "session": self.session.describe()}}), b""
+            if method in JOBS and not self.session.busy:
+                self._job_call = call_id
+            result = await handler(json.loads(arguments), data, emit)
+            value, payload = result if isinstance(result, tuple) else (result, b"")
+            return json.dumps({"value": value}), payload
+        except EvermindError as error:
+            return json.dumps({"error": {"name": type(error).__name__, "message": str(error)}}), b""
+
+    def stop(self, call_id: int) -> None:
+        """Stop the call `call_id` if it runs. Without effect on any other."""
+        if call_id == self._job_call:
+            self.session.stop()
+        elif call_id > self._job_call:  # its turn has not come yet
+            self._stopped.add(call_id)
+
+    def dispose(self) -> None:
+        """Free the device and the store's connection."""
+        self.session.dispose()
+        self.library.store.close()
+
+    # ── learning and writing ─────────────────────────────────────────────────
+    async def _do_train(self, arguments: Arguments, buffers: list[bytes], emit: Emit) -> Any:
+        text = buffers[0] if buffers else arguments["text"]
+        return await self.session.train(text, arguments.get("options"), emit)
+
+    async def _do_personalize(self, arguments: Arguments, buffers: list[bytes], emit: Emit) -> Any:
+        text = buffers[0] if buffers else arguments["text"]
+        return await self.session.personalize(text, arguments.get("name"), arguments.get("options"), emit)
+
+    async def _do_generate(self, arguments: Arguments, buffers: list[bytes], emit: Emit) -> Any:
+        async with aclosing(self.session.stream(arguments["prompt"], arguments.get("options"))) as pieces:
+            async for piece in pieces:
+                emit({"text": piece})
+        return None
+
+    async def _do_compare(self, arguments: Arguments, buffers: list[bytes], emit: Emit) -> Any:
+        async with aclosing(self.session.compare(arguments["prompt"], arguments.get("options"))) as pieces:
+            async for side, piece in pieces:
+                emit({"side": side, "text": piece})
+        return None
+
+    async def _do_set_adapter(self, arguments: Arguments, buffers: list[bytes], emit: Emit) -> Any:
+        return self.session.set_adapter(arguments.get("name"))
+
+    async def _do_read_text(self, arguments: Arguments, buffers: list[bytes], emit: Emit) -> Any:
+        from evermind_web.session.texts import read_text
+
+        return read_text(buffers[0], arguments.get("name") or "the text")
+
+    # ── saved things ─────────────────────────────────────────────────────────
+    async def _do_save(self, arguments: Arguments, buffers: list[bytes], emit: Emit) -> Any:
+        return await self.library.save(arguments["name"])
+
+    async def _do_list(self, arguments: Arguments, buffers: list[bytes], emit: Emit) -> Any:
+        return await self.library.list()
+
+    async def _do_storage(self, arguments: Arguments, buffers: list[bytes], emit: Emit) -> Any:
+        return await self.library.storage()
+
+    async def _do_load(self, arguments: Arguments, buffers: list[bytes], emit: Emit) -> Any:
+        return await self.library.load(arguments["name"])
+
+    async def _do_rename(self, arguments: Arguments, buffers: list[bytes], emit: Emit) -> Any:
+        return await self.library.rename(arguments["old"], arguments["new"])
+
+    async def _do_delete(self, arguments: Arguments, buffers: list[bytes], emit: Emit) -> Any:
+        return await self.library.delete(arguments["name"])
+
+    async def _do_export(self, arguments: Arguments, buffers: list[bytes], emit: Emit) -> tuple[Any, bytes]:
+        filename, data = await self.library.export_file(arguments["name"])
+        return {"filename": filename}, data
+
+    async def _do_import(self, arguments: Arguments, buffers: list[bytes], emit: Emit) -> Any:
+        tokenizer = buffers[1] if len(buffers) > 1 else None
+        return await self.library.import_file(buffers[0], arguments["filename"], tokenizer)
+

@@ -1,0 +1,263 @@
+"""What is kept in the browser: save, list, load, rename, delete, export and import, over one store.
+
+A model is two records, the base and its tokenizer; an adapter is one and names its base by fingerprint.
+A tokenizer is stored under its own hash, so that renaming a model touches one record and copies share it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from evermind_web.errors import ConfigMismatchError, EvermindError, FormatError, InvalidArgumentError, StorageError
+from evermind_web.formats.evl0 import read_evl0
+from evermind_web.session import container
+from evermind_web.session.container import ADAPTER, MODEL, TOKENIZER, Package
+from evermind_web.session.core import NO_MODEL, Session, check_name
+from evermind_web.session.model_set import Adapter, ModelSet, fingerprint_of, read_tokenizer
+from evermind_web.store import Record, Store
+
+_TOKENIZER_PREFIX = "tokenizer:"
+
+
+class Library:
+    """The saved things of one store, and their way into and out of a session."""
+
+    def __init__(self, session: Session, store: Store) -> None:
+        self.session = session
+        self.store = store
+
+    # ── listing ──────────────────────────────────────────────────────────────
+    async def list(self) -> list[dict[str, Any]]:
+        """Saved models and adapters, newest first: name, kind, bytes, modified, base (an adapter's model), training."""
+        records = await self.store.list()
+        sizes = {r.name: r.size for r in records if r.kind == "tokenizer"}
+        bases = {r.base_fingerprint: r.name for r in records if r.kind == "base"}
+        items = [
+            {
+                "name": r.name,
+                "kind": r.kind,
+                "bytes": r.size + sizes.get(str(r.metadata.get("tokenizer", "")), 0),
+                "created": r.created,
+                "modified": r.modified,
+                "fingerprint": r.base_fingerprint,
+                "base": bases.get(r.base_fingerprint, "") if r.kind == "adapter" else "",
+                "training": r.metadata.get("training", {}),
+            }
+            for r in records
+            if r.kind in ("base", "adapter")
+        ]
+        return sorted(items, key=lambda item: str(item["modified"]), reverse=True)
+
+    async def storage(self) -> dict[str, Any]:
+        """Bytes used and free, whether records survive a reload, and a sentence when they do not."""
+        used, quota = await self.store.estimate()
+        return {
+            "used": used,
+            "quota": quota,
+            "survives_reload": bool(getattr(self.store, "persistent", True)),
+            "notice": str(getattr(self.store, "notice", "")),
+        }
+
+    # ── saving and loading ───────────────────────────────────────────────────
+    async def save(self, name: str) -> dict[str, Any]:
+        """Save the model in memory as `name`, its tokenizer and its adapters, in one transaction.
+
+        Raises InvalidArgumentError when `name`, or an adapter's name, is taken by something else.
+        """
+        current, name = self._require_model(), check_name(name)
+        known = {r.name: r for r in await self.store.list()}
+        _check_free(known, name, "base", current.fingerprint)
+        for adapter in current.adapters.values():
+            _check_free(known, adapter.name, "adapter", current.fingerprint)
+            if adapter.name == name:
+                raise InvalidArgumentError(f"An adapter is called {name} already. Choose another name for the model.")
+        items = _base_items(name, current.checkpoint, current.tokenizer.to_str().encode(), current.metadata)
+        items += [
+            _item(a.name, a.data, "adapter", current.fingerprint, {"training": a.metadata})
+            for a in current.adapters.values()
+        ]
+        await self.store.save_many(items, replace=True)
+        current.name, current.saved = name, True
+        for adapter in current.adapters.values():
+            adapter.saved = True
+        return self.session.describe()
+
+    async def load(self, name: str) -> dict[str, Any]:
+        """Load a saved model with all its adapters, or an adapter with its model, and make it the current one."""
+        with self.session.exclusive("Loading"):
+            record, data = await self.store.load(name)
+            if record.kind not in ("base", "adapter"):
+                raise InvalidArgumentError(f"{name} is a {record.kind}, not a model or adapter.")
+            base = record if record.kind == "base" else await self._base_of(record)
+            current = self.session.current
+            if current is None or current.fingerprint != base.base_fingerprint or not current.saved:
+                current = await self._load_set(base, data if base is record else None)
+            active = name if record.kind == "adapter" else None
+            self.session.adopt(current, active)
+            return self.session.describe()
+
+    async def _load_set(self, base: Record, data: bytes | None) -> ModelSet:
+        checkpoint = data if data is not None else (await self.store.load(base.name))[1]
+        _, tokenizer = await self.store.load(str(base.metadata.get("tokenizer", "")))
+        metadata = base.metadata.get("training", {})
+        loaded = await ModelSet.of_files(checkpoint, tokenizer, metadata, self.session.backend)
+        loaded.name, loaded.saved = base.name, True
+        for record in await self.store.list():
+            if record.kind == "adapter" and record.base_fingerprint == loaded.fingerprint:
+                _, blob = await self.store.load(record.name)
+                loaded.adapters[record.name] = Adapter(record.name, blob, record.metadata.get("training", {}), saved=True)
+        return loaded
+
+    async def _base_of(self, adapter: Record) -> Record:
+        for record in await self.store.list():
+            if record.kind == "base" and record.base_fingerprint == adapter.base_fingerprint:
+                return record
+        raise StorageError(
+            f"the model that {adapter.name} was trained on is not in this browser. Import that model, then load it again."
+        )
+
+    # ── renaming and deleting ────────────────────────────────────────────────
+    async def rename(self, old: str, new: str) -> dict[str, Any]:
+        """Give a saved model or adapter another name. Raises InvalidArgumentError if it is taken."""
+        new = check_name(new)
+        known = {r.name: r for r in await self.store.list()}
+        if new != old and new in known:
+            raise InvalidArgumentError(f"{new} is taken already. Choose another name.")
+        current = self.session.current
+        if current is not None and new in current.adapters and new != old:
+            raise InvalidArgumentError(f"An adapter is called {new} already. Choose another name.")
+        await self.store.rename(old, new)
+        if current is not None and current.name == old:
+            current.name = new
+        if current is not None and old in current.adapters and known[old].base_fingerprint == current.fingerprint:
+            adapter = current.adapters.pop(old)
+            adapter.name = new
+            current.adapters[new] = adapter
+            if self.session.active_adapter == old:
+                self.session.active_adapter = new
+        return self.session.describe()
+
+    async def delete(self, name: str) -> dict[str, Any]:
+        """Delete a saved model or adapter. What is in memory stays, now unsaved; adapters of a model stay saved."""
+        records = {r.name: r for r in await self.store.list()}
+        await self.store.delete(name)
+        record = records.pop(name, None)
+        tokenizer = str(record.metadata.get("tokenizer", "")) if record is not None else ""
+        # The tokenizer goes last: if this is cut short, one unused record stays, never a model without its tokenizer.
+        if tokenizer in records and not any(r.metadata.get("tokenizer") == tokenizer for r in records.values()):
+            await self.store.delete(tokenizer)
+        current = self.session.current
+        if current is not None and record is not None and record.base_fingerprint == current.fingerprint:
+            if record.kind == "base" and current.name == name:
+                current.saved = False
+            elif record.kind == "adapter" and name in current.adapters:
+                current.adapters[name].saved = False
+        return self.session.describe()
+
+    # ── files ────────────────────────────────────────────────────────────────
+    async def export_file(self, name: str) -> tuple[str, bytes]:
+        """(file name, bytes) that `import_file` reads, here or in another browser."""
+        record, data = await self.store.load(name)
+        files = {ADAPTER: data}
+        if record.kind == "base":
+            _, tokenizer = await self.store.load(str(record.metadata.get("tokenizer", "")))
+            files = {MODEL: data, TOKENIZER: tokenizer}
+        package = Package(record.kind, name, files, record.base_fingerprint, {"training": record.metadata.get("training", {})})
+        kind = "model" if record.kind == "base" else "adapter"
+        safe = "".join(c if c.isalnum() or c in " -_" else "_" for c in name).strip() or kind
+        return f"{safe}.{kind}.zip", container.pack(package)
+
+    async def import_file(self, data: bytes, filename: str, tokenizer: bytes | None = None) -> dict[str, Any]:
+        """Check a file and save what it holds, under its own name or the next free one.
+
+        `tokenizer`: the tokenizer.json that goes with a bare `EVL0` checkpoint. Returns name, kind and notice.
+        Raises FormatError or ConfigMismatchError, before anything is saved.
+        """
+        package = container.unpack(data, filename)
+        known = {r.name: r for r in await self.store.list()}
+        name, notice = _free_name(known, check_name(package.name[:80])), ""
+        training = package.metadata.get("training", {})
+        if package.kind == "base":
+            items = self._imported_base(name, package, tokenizer, training)
+        elif package.kind == "adapter":
+            fingerprint, notice = self._base_for(package, known)
+            items = [_item(name, package.files[ADAPTER], "adapter", fingerprint, {"training": training})]
+        else:
+            raise FormatError(f"{filename} is a tokenizer alone. Choose it together with its checkpoint (.evl0).")
+        await self.store.save_many(items)
+        current = self.session.current
+        if package.kind == "adapter" and current is not None and current.fingerprint == items[0]["base_fingerprint"]:
+            current.adapters[name] = Adapter(name, package.files[ADAPTER], training, saved=True)
+        return {"name": name, "kind": package.kind, "notice": notice, "session": self.session.describe()}
+
+    def _imported_base(
+        self, name: str, package: Package, tokenizer: bytes | None, training: dict[str, Any]
+    ) -> list[dict[str, Any]]:
+        codec = tokenizer if tokenizer is not None else package.files.get(TOKENIZER)
+        if codec is None:
+            raise FormatError(
+                f"{name} has no tokenizer in it. Choose its tokenizer.json together with the checkpoint, both at once."
+            )
+        config, _ = read_evl0(package.files[MODEL])
+        size = read_tokenizer(codec).vocab_size
+        if size > config.vocab_size:
+            raise ConfigMismatchError(
+                f"this tokenizer does not belong to this model: it has {size} tokens, the model has "
+                f"{config.vocab_size}. Choose the tokenizer that was exported with the model."
+            )
+        return _base_items(name, package.files[MODEL], codec, training)
+
+    def _base_for(self, package: Package, known: dict[str, Record]) -> tuple[str, str]:
+        """(fingerprint of the base that an imported adapter belongs to, notice). Raises ConfigMismatchError."""
+        current, fingerprint = self.session.current, package.base_fingerprint
+        saved = any(r.kind == "base" and r.base_fingerprint == fingerprint for r in known.values())
+        if fingerprint and saved and (current is None or current.fingerprint != fingerprint):
+            return fingerprint, ""
+        if current is None:
+            raise EvermindError("Load or import the model that this adapter belongs to first.")
+        config = current.model.config
+        container.check_adapter_shape(package.files[ADAPTER], config.vocab_size, config.d_model)
+        if not fingerprint:
+            return current.fingerprint, "This file does not say which model it belongs to; only its shape was checked."
+        if fingerprint != current.fingerprint:
+            raise ConfigMismatchError(
+                f"this adapter belongs to another model (fingerprint {fingerprint[:12]}…, the model here has "
+                f"{current.fingerprint[:12]}…). Import or load the model that it was trained on first."
+            )
+        return fingerprint, ""
+
+    def _require_model(self) -> ModelSet:
+        if self.session.current is None:
+            raise EvermindError(NO_MODEL)
+        return self.session.current
+
+
+def _item(name: str, data: bytes, kind: str, fingerprint: str, metadata: dict[str, Any]) -> dict[str, Any]:
+    return {"name": name, "data": data, "kind": kind, "base_fingerprint": fingerprint, "metadata": metadata}
+
+
+def _base_items(name: str, checkpoint: bytes, tokenizer: bytes, training: dict[str, Any]) -> list[dict[str, Any]]:
+    """The records of a model: tokenizer first, so that no listing ever shows a base without it."""
+    codec = _TOKENIZER_PREFIX + hashlib.sha256(tokenizer).hexdigest()[:16]
+    return [
+        _item(codec, tokenizer, "tokenizer", "", {}),
+        _item(name, checkpoint, "base", fingerprint_of(checkpoint), {"tokenizer": codec, "training": training}),
+    ]
+
+
+def _check_free(known: dict[str, Record], name: str, kind: str, fingerprint: str) -> None:
+    """The same thing may be saved again under its name; anything else that has the name is not overwritten."""
+    other = known.get(name)
+    if other is not None and (other.kind, other.base_fingerprint) != (kind, fingerprint):
+        what = "model" if other.kind == "base" else other.kind
+        raise InvalidArgumentError(f"{name} is the name of another saved {what}. Choose another name, or delete that one.")
+
+
+def _free_name(known: dict[str, Record], name: str) -> str:
+    """`name`, or `name 2`, `name 3`, … if it is taken."""
+    number, free = 1, name
+    while free in known:
+        number += 1
+        free = f"{name[:74]} {number}"
+    return free

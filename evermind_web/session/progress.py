@@ -1,0 +1,77 @@
+"""Progress of a long job as plain dicts: what phase, how far, how fast, how long still."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+Report = Callable[[dict[str, Any]], None]
+# A fast GPU makes hundreds of steps a second; more than about 20 reports a second only keep the page busy.
+MIN_SECONDS_BETWEEN = 0.05
+
+
+class Step(Protocol):
+    """The parts of `StepInfo` that are used here."""
+
+    step: int
+    total_steps: int
+    loss: float | None
+    tokens: int
+    seconds: float
+
+
+class TrainingProgress:
+    """Turns steps into reports `{phase, step, total_steps, points, tokens_per_second, seconds_left}`.
+
+    `points` are the [step, loss] pairs since the report before, so that no point of the curve is lost.
+    """
+
+    def __init__(self, report: Report | None, phase: str) -> None:
+        self._report = report
+        self._phase = phase
+        self._points: list[list[float]] = []
+        self._last_report = 0.0
+        self.steps = 0
+        self.tokens = 0
+        self.seconds = 0.0
+        self.losses: list[float] = []
+
+    def __call__(self, info: Step) -> None:
+        self.steps, self.tokens, self.seconds = int(info.step), int(info.tokens), float(info.seconds)
+        if info.loss is not None:
+            self.losses.append(float(info.loss))
+            self._points.append([self.steps, float(info.loss)])
+        now = time.monotonic()
+        if self._report and (now - self._last_report >= MIN_SECONDS_BETWEEN or self.steps == info.total_steps):
+            self._last_report = now
+            left = (info.total_steps - self.steps) * self.seconds / max(self.steps, 1)
+            self._report(
+                {
+                    "phase": self._phase,
+                    "step": self.steps,
+                    "total_steps": int(info.total_steps),
+                    "points": self._points,
+                    "tokens_per_second": self.tokens_per_second,
+                    "seconds_left": left,
+                }
+            )
+            self._points = []
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.tokens / self.seconds if self.seconds > 0 else 0.0
+
+
+def phase_report(report: Report | None, phase: str) -> Callable[[int, int], None]:
+    """A `(done, total)` callback for steps that have no loss, such as the tokenizer's merges."""
+    last = 0.0
+
+    def on_progress(done: int, total: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if report and (now - last >= MIN_SECONDS_BETWEEN or done >= total):
+            last = now
+            report({"phase": phase, "step": int(done), "total_steps": int(total)})
+
+    return on_progress

@@ -1,0 +1,84 @@
+"""The choices a person should not have to make: model size, learning rates, lengths of training, sampling.
+
+Numbers only. Everything here was chosen so that the whole story takes about a minute on two slow cores.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from evermind_web.errors import InvalidArgumentError
+
+# Size S of docs/architecture.md.
+MODEL: dict[str, int] = {
+    "d_model": 64,
+    "num_layers": 2,
+    "conv_kernel": 3,
+    "hidden_dim": 128,
+    "num_experts": 4,
+    "top_k": 2,
+}
+LEARNING_RATE = 0.01
+BASE_SEED = 0x45564C4D
+
+VOCABULARY = 512
+SPECIALS_AND_BYTES = 260
+# The tokenizer learns from at most this much: more changes hardly a merge and takes Python longer.
+TOKENIZER_CHARACTERS = 100_000
+
+ADAPTER_RANK = 8
+ADAPTER_LEARNING_RATE = 0.02
+
+# Optimizer steps of 8 windows. "quick" is for a first look; the others suit a GPU or patience.
+LENGTHS: dict[str, int] = {"quick": 40, "normal": 150, "long": 600}
+MAX_STEPS = 100_000
+# A token is about 2.5 characters with 512 of them; no more text is encoded than the steps can read.
+CHARACTERS_PER_STEP = 8 * 64 * 3
+
+MAX_NEW_TOKENS = 4096
+MAX_SEED = 2**32 - 1
+
+
+def merges_for(text: str) -> int:
+    """Merges that a tokenizer for `text` should learn: up to 512 tokens in all, fewer for a short text."""
+    return max(16, min(VOCABULARY - SPECIALS_AND_BYTES, len(text) // 20))
+
+
+def steps_for(length: str, steps: int | None) -> int:
+    """Optimizer steps, from a length's name or an explicit number. Raises InvalidArgumentError."""
+    if steps is not None:
+        return _integer("steps", steps, 1, MAX_STEPS)
+    if length not in LENGTHS:
+        raise InvalidArgumentError(f"length must be one of {', '.join(LENGTHS)}, got {length!r}")
+    return LENGTHS[length]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Checked sampling options: `temperature` 0 takes the likeliest token, `seed` in 0…2³²−1."""
+
+    max_new_tokens: int = 120
+    temperature: float = 0.8
+    seed: int = 1
+
+    @classmethod
+    def of(cls, options: dict[str, Any]) -> Sampling:
+        """From the page's options; missing ones get their default. Raises InvalidArgumentError by name."""
+        known = {k: options[k] for k in ("max_new_tokens", "temperature", "seed") if options.get(k) is not None}
+        chosen = cls(**known)
+        _integer("the number of tokens", chosen.max_new_tokens, 1, MAX_NEW_TOKENS)
+        _integer("the seed", chosen.seed, 0, MAX_SEED)
+        temperature = chosen.temperature
+        if isinstance(temperature, bool) or not isinstance(temperature, (int, float)) or not math.isfinite(temperature):
+            raise InvalidArgumentError(f"the temperature must be a number from 0 to 5, got {temperature!r}")
+        if not 0 <= temperature <= 5:
+            raise InvalidArgumentError(f"the temperature must be from 0 to 5, got {temperature:g}")
+        return chosen
+
+
+def _integer(what: str, value: Any, low: int, high: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise InvalidArgumentError(f"{what} must be a whole number from {low:,} to {high:,}, got {value!r}")
+    return value
