@@ -22,7 +22,8 @@ ADAPTER = """async () => {
 def load_config() -> ModuleType:
     """Return playwright.config.py as a module; its name is no identifier, so `import` cannot."""
     spec = importlib.util.spec_from_file_location("playwright_config", ROOT / "playwright.config.py")
-    assert spec and spec.loader
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

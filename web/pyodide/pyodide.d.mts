@@ -1,0 +1,2 @@
+/** Types of Pyodide; `make dist` lays its code here. */
+export * from "pyodide";

@@ -1,0 +1,2 @@
+/** Types of the library; `make dist` copies its code here. */
+export { default } from "uplot";
