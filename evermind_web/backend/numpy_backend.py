@@ -18,6 +18,7 @@ class NumpyBackend:
 
     name = "numpy"
     row_multiple = 1
+    steps_per_read = 1
 
     def __init__(self, dtype: DTypeLike = np.float32) -> None:
         self.dtype: np.dtype[Any] = np.dtype(dtype)

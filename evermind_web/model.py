@@ -1,0 +1,372 @@
+"""EvermindLM: the language model, its weights and gradients on a backend, and its checkpoints.
+
+Each method that reads the device has a twin `…_async`; the plain one blocks (on a GPU in a browser it needs JSPI).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evermind_web import generation, ops
+from evermind_web.backend.base import Backend, Buf
+from evermind_web.backend.request import resolve_backend
+from evermind_web.batch import I32, Batch, check_tokens, make_batch, sequence_batches
+from evermind_web.environment import run_blocking
+from evermind_web.errors import EvermindError, InvalidArgumentError
+from evermind_web.formats.arch import Arch
+from evermind_web.formats.evl0 import read_evl0, write_evl0
+from evermind_web.network import Tape, TapePool, Views, backward, cut, forward, views_of
+from evermind_web.params import F32, ParamTable
+
+DEFAULT_SEED = 0x45564C4D
+Tokens = Sequence[int] | NDArray[Any]
+
+
+class Codec(Protocol):
+    """What turns text into token ids and back: a BPETokenizer, or anything with these two."""
+
+    def encode(self, text: str) -> list[int]: ...
+
+    def decode(self, ids: list[int]) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A named tensor. `data` is float32 in the tensor's shape: a live view on NumPy, a fresh copy on a GPU."""
+
+    name: str
+    data: F32
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of `data`."""
+        return self.data.shape
+
+
+class EvermindLM:
+    """Tied embedding; layers of causal depthwise convolution and a shared-expert top-k mixture of experts.
+
+    `backend`: None (the default backend), "numpy", or what `request_backend` returned. Weights are fresh, from
+    `seed` (0…2³²−1), bit for bit those of the reference. Raises InvalidArgumentError for an impossible shape.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        d_model: int = 64,
+        num_layers: int = 2,
+        conv_kernel: int = 3,
+        hidden_dim: int | None = None,
+        num_experts: int = 4,
+        top_k: int = 2,
+        seed: int = DEFAULT_SEED,
+        backend: str | Backend | None = None,
+    ) -> None:
+        hidden = 2 * d_model if hidden_dim is None else hidden_dim
+        self.config = Arch.of((vocab_size, d_model, num_layers, conv_kernel, hidden, num_experts, top_k))
+        self.table = ParamTable(self.config)
+        initial = self.table.initial(seed)  # before anything is allocated on the device: it may refuse the seed
+        self.backend = resolve_backend(backend)
+        self.flat = self.backend.alloc((self.table.padded_size,))
+        self.weights = cut(self.backend, self.table, self.flat)
+        self.backend.write(self.flat, initial)
+        self._grads: tuple[Buf, Views] | None = None
+        self._pools: dict[bool, TapePool] = {}
+        self._bufs = [self.flat]
+        self.loss, self.hyper = self._new((1,)), self._new((ops.HYPER_SIZE,))
+        self.set_hyper({})
+
+    def _new(self, shape: tuple[int, ...]) -> Buf:
+        self._bufs.append(self.backend.alloc(shape))
+        return self._bufs[-1]
+
+    # ---- what the trainers use: queued, nothing waits ----
+
+    @property
+    def flat_grads(self) -> Buf:
+        """The gradient vector (P), made on first use."""
+        return self._gradient_pair()[0]
+
+    @property
+    def grads(self) -> Views:
+        """Views into the gradient vector."""
+        return self._gradient_pair()[1]
+
+    def _gradient_pair(self) -> tuple[Buf, Views]:
+        if self._grads is None:
+            flat = self._new((self.table.padded_size,))
+            self._grads = flat, cut(self.backend, self.table, flat)
+        return self._grads
+
+    def set_hyper(self, values: dict[str, float]) -> None:
+        """Upload the step scalars (`ops.HYPER`); gradient scales default to 1, all others to 0."""
+        hyper = np.zeros(ops.HYPER_SIZE, np.float32)
+        for name, value in ({"grad_scale": 1.0, "inv_grad_scale": 1.0} | values).items():
+            hyper[ops.HYPER[name]] = value
+        self.backend.write(self.hyper, hyper)
+
+    def tape(self, rows: int, shared_layers: bool) -> Tape:
+        """Buffers for a pass over exactly `rows` rows."""
+        if shared_layers not in self._pools:
+            self._pools[shared_layers] = TapePool(self.backend, self.config, shared_layers)
+        return self._pools[shared_layers].get(rows)
+
+    def accumulate(self, batch: Batch, checkpoint: bool = False, emb: Buf | None = None, demb: Buf | None = None) -> None:
+        """Queue forward and backward of one batch: `loss` += and gradients +=.
+
+        emb, demb: another embedding (V,D) and a place for its gradient, for adapters.
+        """
+        weights, grads = self.weights, self.grads
+        if emb is not None and demb is not None:
+            weights, grads = Views(emb, weights.layers), Views(demb, grads.layers)
+        tape = self.tape(len(batch.tokens), shared_layers=checkpoint)
+        tape.load(batch)
+        forward(tape, weights)
+        backward(tape, weights, grads, self.hyper, self.loss)
+
+    def check_sequence(self, tokens: Tokens) -> I32:
+        """Ids as int32 (T); InvalidArgumentError names an id outside the vocabulary."""
+        return check_tokens(tokens, self.config.vocab_size)
+
+    # ---- forward, loss, gradients ----
+
+    async def forward_async(self, tokens: Tokens, *, emb: Buf | None = None) -> F32:
+        """Logits float32 (T,V) of token ids (T)."""
+        ids = self.check_sequence(tokens)
+        vocab = self.config.vocab_size
+        if not len(ids):
+            return np.zeros((0, vocab), np.float32)
+        batch = make_batch([ids], [0.0], self.backend.row_multiple)
+        tape = self.tape(len(batch.tokens), shared_layers=True)
+        tape.load(batch)
+        logits = self.backend.alloc((len(batch.tokens), vocab))
+        try:
+            weights = self.weights if emb is None else Views(emb, self.weights.layers)
+            ops.head_logits(self.backend, (forward(tape, weights), weights.emb), (logits,))
+            (out,) = await self.backend.read(logits)
+        finally:
+            self.backend.free(logits)
+        return np.asarray(out[: len(ids)], np.float32)
+
+    def forward(self, tokens: Tokens) -> F32:
+        """Blocking twin of `forward_async`."""
+        return run_blocking(self.forward_async(tokens))
+
+    async def loss_and_backward_async(self, tokens: Tokens, *, checkpoint: bool = False) -> float:
+        """Mean next-token cross-entropy (nats) of ids (T); its gradient is added to `gradients()`.
+
+        0.0, and no gradient, for fewer than two tokens. checkpoint=True recomputes each layer in the backward pass:
+        the same numbers with the memory of one layer.
+        """
+        ids = self.check_sequence(tokens)
+        if len(ids) < 2:
+            return 0.0
+        self.backend.zero(self.loss)
+        for batch in sequence_batches([ids], 1, self.backend.row_multiple):
+            self.accumulate(batch, checkpoint)
+        (loss,) = await self.backend.read(self.loss)
+        return float(loss[0])
+
+    def loss_and_backward(self, tokens: Tokens) -> float:
+        """Blocking twin of `loss_and_backward_async`."""
+        return run_blocking(self.loss_and_backward_async(tokens))
+
+    def loss_and_backward_checkpointed(self, tokens: Tokens) -> float:
+        """`loss_and_backward` with activation checkpointing."""
+        return run_blocking(self.loss_and_backward_async(tokens, checkpoint=True))
+
+    async def evaluate_async(self, sequences: Sequence[Tokens], *, emb: Buf | None = None) -> float:
+        """Mean over the sequences of their mean next-token cross-entropy (nats); those under two tokens do not count.
+
+        Raises InvalidArgumentError if no sequence has two tokens.
+        """
+        usable = [ids for ids in map(self.check_sequence, sequences) if len(ids) > 1]
+        if not usable:
+            raise InvalidArgumentError("nothing to evaluate: need at least one sequence of 2 tokens; give a longer text")
+        weights = self.weights if emb is None else Views(emb, self.weights.layers)
+        self.backend.zero(self.loss)
+        for batch in sequence_batches(usable, len(usable), self.backend.row_multiple):
+            tape = self.tape(len(batch.tokens), shared_layers=True)
+            tape.load(batch)
+            scored = (forward(tape, weights), weights.emb, tape.targets, tape.weights)
+            ops.head_xent_fwd(self.backend, scored, (self.loss,))
+            self.backend.flush()
+        (loss,) = await self.backend.read(self.loss)
+        return float(loss[0])
+
+    def evaluate(self, sequences: Sequence[Tokens]) -> float:
+        """Blocking twin of `evaluate_async`."""
+        return run_blocking(self.evaluate_async(sequences))
+
+    def zero_grad(self) -> None:
+        """Set all gradients to 0."""
+        self.backend.zero(self.flat_grads)
+
+    # ---- weights ----
+
+    async def _tensors(self, flat: Buf) -> list[Parameter]:
+        live = getattr(self.backend, "array", None)  # NumPy: the memory itself
+        vector = live(flat) if live is not None else (await self.backend.read(flat))[0]
+        return [Parameter(spec.name, part) for spec, part in self.table.slices(vector)]
+
+    async def parameters_async(self) -> list[Parameter]:
+        """All tensors in canonical order, `.name` and `.data`."""
+        return await self._tensors(self.flat)
+
+    def parameters(self) -> list[Parameter]:
+        """Blocking twin of `parameters_async`."""
+        return run_blocking(self._tensors(self.flat))
+
+    async def gradients_async(self) -> list[Parameter]:
+        """The gradients, in the order of `parameters()`."""
+        return await self._tensors(self.flat_grads)
+
+    def gradients(self) -> list[Parameter]:
+        """Blocking twin of `gradients_async`."""
+        return run_blocking(self._tensors(self.flat_grads))
+
+    @property
+    def num_parameters(self) -> int:
+        """Number of weights."""
+        return self.table.size
+
+    def set_parameter(self, name: str, array: NDArray[Any]) -> None:
+        """Overwrite one tensor, by its name in files. Raises InvalidArgumentError for a wrong name or shape."""
+        spec = self.table.by_name.get(name)
+        if spec is None:
+            raise InvalidArgumentError(f"no parameter is named {name!r}; parameters() lists the names")
+        values = np.asarray(array, np.float32)
+        if values.shape != spec.shape:
+            raise InvalidArgumentError(f"{name}: expected shape {spec.shape}, got {values.shape}")
+        view = self.backend.view(self.flat, spec.padded_offset, spec.shape)
+        self.backend.write(view, values)
+        self.backend.free(view)
+
+    async def packed_weights_async(self) -> F32:
+        """All weights as one packed float32 vector in canonical order: the body of a checkpoint."""
+        (vector,) = await self.backend.read(self.flat)
+        return self.table.pack(vector)
+
+    async def export_weights_async(self, fp16: bool = False) -> bytes:
+        """An EVL0 checkpoint. fp16 rounds to nearest; a value that fp16 cannot hold is refused by its tensor's name."""
+        return write_evl0(self.config, await self.packed_weights_async(), fp16)
+
+    def export_weights(self, fp16: bool = False) -> bytes:
+        """Blocking twin of `export_weights_async`."""
+        return run_blocking(self.export_weights_async(fp16))
+
+    def load_weights(self, data: bytes) -> None:
+        """Take the weights of an EVL0 checkpoint of this shape; the CRC is verified before anything changes.
+
+        Raises FormatError (not a whole checkpoint) or ConfigMismatchError (of another model).
+        """
+        _, packed = read_evl0(data, self.config)
+        self.backend.write(self.flat, self.table.pad(packed))
+
+    async def load_weights_async(self, data: bytes) -> None:
+        """`load_weights`, and the upload is done when it returns."""
+        self.load_weights(data)
+        await self.backend.read(self.loss)
+
+    @classmethod
+    def from_checkpoint(cls, data: bytes, backend: str | Backend | None = None) -> EvermindLM:
+        """A model of the checkpoint's own shape with its weights."""
+        arch, _ = read_evl0(data)
+        model = cls(**arch._asdict(), backend=backend)
+        model.load_weights(data)
+        return model
+
+    async def fingerprint_async(self) -> str:
+        """SHA-256 (hex) of the packed little-endian float32 weights: what adapters name their base by."""
+        packed = await self.packed_weights_async()
+        return hashlib.sha256(np.asarray(packed, "<f4").tobytes()).hexdigest()
+
+    def fingerprint(self) -> str:
+        """Blocking twin of `fingerprint_async`."""
+        return run_blocking(self.fingerprint_async())
+
+    # ---- generation ----
+
+    def stream_async(
+        self,
+        prompt: Tokens,
+        max_new_tokens: int = 12,
+        temperature: float = 0.0,
+        seed: int = 1,
+        stop_token: int | None = None,
+        *,
+        emb: Buf | None = None,
+    ) -> AsyncIterator[int]:
+        """New token ids one by one, the stop token included; see `generate_async`."""
+        settings = generation.check_settings(max_new_tokens, temperature, seed)
+        ids = self.check_sequence(prompt)
+        if not len(ids):
+            raise InvalidArgumentError("prompt has no tokens; give at least one (the page starts from the BOS token)")
+        weights = self.weights if emb is None else Views(emb, self.weights.layers)
+        return generation.stream(self.backend, self.config, weights, ids, settings, stop_token)
+
+    def stream(self, prompt: Tokens, **options: Any) -> Iterator[int]:
+        """Blocking twin of `stream_async`."""
+        tokens = self.stream_async(prompt, **options)
+        while (token := run_blocking(_next_or_none(tokens))) is not None:
+            yield token
+
+    async def generate_async(self, prompt: Tokens, **options: Any) -> list[int]:
+        """New ids after the prompt, the stop token included.
+
+        max_new_tokens=12; temperature=0.0 takes the first largest logit, above 0 draws from the softmax with
+        `seed`; stop_token ends the text. The cost of a token does not depend on the length of the text.
+        Raises InvalidArgumentError for an empty prompt or a bad setting, NonFiniteError for NaN logits.
+        """
+        return [token async for token in self.stream_async(prompt, **options)]
+
+    def generate(
+        self,
+        prompt: Tokens,
+        max_new_tokens: int = 12,
+        temperature: float = 0.0,
+        seed: int = 1,
+        stop_token: int | None = None,
+    ) -> list[int]:
+        """Blocking twin of `generate_async`."""
+        options = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed, "stop_token": stop_token}
+        return run_blocking(self.generate_async(prompt, **options))
+
+    def generate_text(self, prompt: str, codec: Codec, **options: Any) -> str:
+        """The text that follows `prompt` (which is not part of it); options as in `generate`."""
+        return codec.decode(self.generate(self.check_codec(codec).encode(prompt), **options))
+
+    def check_codec(self, codec: Codec) -> Codec:
+        """The codec itself; InvalidArgumentError if it can give ids that this model has no row for."""
+        size = getattr(codec, "vocab_size", None)
+        if isinstance(size, int) and size > self.config.vocab_size:
+            raise InvalidArgumentError(
+                f"the tokenizer has {size} tokens, the model {self.config.vocab_size} rows; use the tokenizer it was made for"
+            )
+        return codec
+
+    def dispose(self) -> None:
+        """Give all memory back; the model must not be used afterwards. A second call does nothing."""
+        for pool in self._pools.values():
+            pool.free()
+        for views in (self.weights, *([self._grads[1]] if self._grads else [])):
+            for view in views_of(views):
+                self.backend.free(view)
+        for buf in self._bufs:
+            self.backend.free(buf)
+        self._bufs.clear()
+        self._pools.clear()
+        self._grads = None
+
+
+async def _next_or_none(tokens: AsyncIterator[int]) -> int | None:
+    return await anext(tokens, None)
+
+
+__all__ = ["Codec", "EvermindError", "EvermindLM", "Parameter"]

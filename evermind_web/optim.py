@@ -1,0 +1,178 @@
+"""AdamW and the dynamic loss scaler (FORMAT 8)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from evermind_web import ops
+from evermind_web.backend.base import Backend, Buf
+from evermind_web.backend.reference.optim import adamw_update
+from evermind_web.errors import InvalidArgumentError
+from evermind_web.params import F32
+
+
+@dataclass(frozen=True, slots=True)
+class AdamWOptions:
+    """lr, betas, eps, decoupled weight decay (multiplied by lr), and the share of tensors (index, count) that is stepped."""
+
+    lr: float = 0.01
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    shard: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("lr", "eps", "weight_decay"):
+            value = getattr(self, name)
+            if not (isinstance(value, (int, float)) and math.isfinite(value) and value >= 0):
+                raise InvalidArgumentError(f"{name} must be a finite number from 0 on, got {value!r}")
+        for name in ("beta1", "beta2"):
+            value = getattr(self, name)
+            if not (isinstance(value, (int, float)) and 0 <= value < 1):
+                raise InvalidArgumentError(f"{name} must be in [0, 1), got {value!r}")
+        index, count = self.shard or (0, 1)
+        if not (count > 0 and 0 <= index < count):
+            raise InvalidArgumentError(f"shard must be (index, count) with 0 <= index < count, got {self.shard!r}")
+
+    @property
+    def owned(self) -> tuple[int, int]:
+        """The shard, (0, 1) where there is none."""
+        return self.shard or (0, 1)
+
+    def hyper(self, step: int) -> dict[str, float]:
+        """The step scalars of step number `step` (from 1), by their names in `ops.HYPER`."""
+        return {
+            "lr": self.lr,
+            "beta1": self.beta1,
+            "one_minus_beta1": 1 - self.beta1,
+            "beta2": self.beta2,
+            "one_minus_beta2": 1 - self.beta2,
+            "eps": self.eps,
+            "weight_decay": self.weight_decay,
+            "bias_correction1": 1 - self.beta1**step,
+            "bias_correction2": 1 - self.beta2**step,
+        }
+
+
+class FlatAdamW:
+    """AdamW over one flat padded vector on a backend. `queue` queues a step; nothing waits.
+
+    The step count is the host's: call `applied` once it is known (or certain) that the step was not skipped.
+    """
+
+    def __init__(self, backend: Backend, p: Buf, groups: F32, options: AdamWOptions) -> None:
+        self.backend, self.p, self.options, self.step = backend, p, options, 0
+        self.m, self.v, self.group = backend.alloc(p.shape), backend.alloc(p.shape), backend.alloc(groups.shape)
+        self.stats = backend.alloc((2,))
+        backend.write(self.group, groups)
+
+    def queue(self, g: Buf, hyper: Buf, half: bool = False) -> None:
+        """stats = of g; then p, m, v take one step with the scalars in `hyper`, unless g is not finite."""
+        ops.grad_stats(self.backend, (g, hyper), (self.stats,), half=int(half))
+        ops.adamw(self.backend, (g, self.group, hyper, self.stats), (self.p, self.m, self.v), half=int(half))
+
+    def free(self) -> None:
+        """Give the moments back."""
+        for buf in (self.m, self.v, self.group, self.stats):
+            self.backend.free(buf)
+
+
+class Holder(Protocol):
+    """A named array; `data` is changed in place."""
+
+    data: Any
+
+
+class Target(Protocol):
+    """What a bare AdamW steps: live arrays, such as those of a model on NumPy."""
+
+    def parameters(self) -> Sequence[Any]: ...
+
+    def gradients(self) -> Sequence[Any]: ...
+
+
+class AdamW:
+    """AdamW over `target.parameters()` and `target.gradients()`, live float32 arrays, each decayed.
+
+    shard (index, count): only parameters number p with p mod count = index are stepped and have moments.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        lr: float = 0.01,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        shard: tuple[int, int] | None = None,
+    ) -> None:
+        self.options = AdamWOptions(lr, beta1, beta2, eps, weight_decay, shard)
+        self.target = target
+        index, count = self.options.owned
+        parameters = list(target.parameters())
+        self._owned = [i for i in range(len(parameters)) if i % count == index]
+        self._moments = [tuple(np.zeros_like(parameters[i].data, np.float32) for _ in range(2)) for i in self._owned]
+        self._step = 0
+
+    def step(self) -> None:
+        """One step on the gradients as they are; they are not zeroed."""
+        self._step += 1
+        values = self.options.hyper(self._step)
+        hyper = np.zeros(ops.HYPER_SIZE, np.float32)
+        for name, value in values.items():
+            hyper[ops.HYPER[name]] = value
+        parameters, gradients = self.target.parameters(), self.target.gradients()
+        with np.errstate(all="ignore"):
+            for i, (m, v) in zip(self._owned, self._moments, strict=True):
+                adamw_update(parameters[i].data, gradients[i].data, m, v, hyper, 1.0)
+
+    def state_bytes(self) -> int:
+        """Bytes of the moments: 8 per owned element."""
+        return sum(m.nbytes + v.nbytes for m, v in self._moments)
+
+
+class DynamicLossScaler:
+    """Grows the loss scale after `growth_interval` good steps, backs off on overflow, never below `min_scale`."""
+
+    def __init__(
+        self,
+        init_scale: float = 16384,
+        growth_factor: float = 2,
+        backoff_factor: float = 0.5,
+        growth_interval: int = 200,
+        min_scale: float = 1,
+    ) -> None:
+        self.scale = float(init_scale)
+        self.growth_factor, self.backoff_factor = growth_factor, backoff_factor
+        self.growth_interval, self.min_scale = growth_interval, float(min_scale)
+        self.overflows = self.skipped = self._streak = 0
+
+    def check(self, parts: Iterable[Holder]) -> bool:
+        """Whether any element of any `.data` is NaN or infinite."""
+        return not all(np.isfinite(part.data).all() for part in parts)
+
+    def unscale(self, parts: Iterable[Holder]) -> None:
+        """Multiply every `.data` by 1/scale, in place."""
+        for part in parts:
+            part.data *= np.float32(1 / self.scale)
+
+    def update(self, overflow: bool) -> bool:
+        """Take note of a step; returns whether it is to be applied."""
+        if overflow:
+            self.overflows += 1
+            self.skipped += 1
+            self.scale = max(self.min_scale, self.scale * self.backoff_factor)
+            self._streak = 0
+            return False
+        self._streak += 1
+        if self._streak >= self.growth_interval:
+            self.scale *= self.growth_factor
+            self._streak = 0
+        return True
