@@ -1,2 +1,0 @@
-/** `make dist` lays Pyodide here. */
-export * from "pyodide";

@@ -1,2 +1,0 @@
-/** `make dist` copies the library here. */
-export * from "idb";
