@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import Any
+from typing import SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ SMALLEST_UNIFORM = 1e-12  # stands in for 0, whose logarithm does not exist
 CHUNK = 1 << 16  # samples computed at once: the float64 temporaries stay in the cache
 
 
-def check_seed(seed: Any) -> int:
+def check_seed(seed: SupportsIndex) -> int:
     """The seed as an int in 0…2³²−1; anything else raises InvalidArgumentError.
 
     Larger seeds are refused, not reduced: two different seeds must never mean the same stream by accident.
@@ -42,7 +42,7 @@ def check_seed(seed: Any) -> int:
 class SeededRng:
     """state ← (1664525·state + 1013904223) mod 2³²; a seed of 0 starts at state 1."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: SupportsIndex) -> None:
         self.state = check_seed(seed) or 1
 
     def next(self) -> float:

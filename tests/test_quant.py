@@ -20,9 +20,11 @@ def test_every_fp16_code_decodes_as_the_standard_says() -> None:
     got = quant.dequantize_fp16(ALL_CODES)
     assert got.dtype == np.float32
     nan = np.isnan(want)
-    assert np.array_equal(np.isnan(got), nan) and np.array_equal(got[~nan], want[~nan].astype(np.float32))
+    assert np.array_equal(np.isnan(got), nan)
+    assert np.array_equal(got[~nan], want[~nan].astype(np.float32))
     assert quant.quantize_fp16(got[~nan]).tolist() == ALL_CODES[~nan].tolist()  # −0 included
-    assert quant.fp16_to_float(0x3C00) == 1.0 and math.copysign(1, quant.fp16_to_float(0x8000)) == -1
+    assert quant.fp16_to_float(0x3C00) == 1.0
+    assert math.copysign(1, quant.fp16_to_float(0x8000)) == -1
 
 
 def test_fp16_encoding_is_the_nearest_code_of_the_reference_or_its_upper_neighbour() -> None:
@@ -39,7 +41,8 @@ def test_fp16_encoding_is_the_nearest_code_of_the_reference_or_its_upper_neighbo
 def test_ck6_fp16_borders() -> None:
     back = {v: quant.round_fp16(v) for v in (3e-8, 1e-6, 6.1e-5, 65519.0)}
     assert list(back.values()) == [5.960464477539063e-08, 1.0132789611816406e-06, 6.097555160522461e-05, 65504.0]
-    assert math.isnan(quant.round_fp16(math.nan)) and quant.round_fp16(-math.inf) == -math.inf
+    assert math.isnan(quant.round_fp16(math.nan))
+    assert quant.round_fp16(-math.inf) == -math.inf
     for large in (65520.0, 1e5, -1e5, 1e300):
         with pytest.raises(InvalidArgumentError, match=r"layers\.0\.moe\.shared\.w1 does not fit fp16: element 1 is"):
             quant.quantize_fp16(np.array([1.0, large]), name="layers.0.moe.shared.w1")
@@ -70,7 +73,8 @@ def test_int8_equals_reference(case: GoldenCase) -> None:
             quant.quantize_int8(values)
         return
     result = quant.quantize_int8(values)
-    assert result.scale == scale and result.data.dtype == np.int8
+    assert result.scale == scale
+    assert result.data.dtype == np.int8
     assert result.data.tolist() == case.file("q").tolist()
     assert quant.dequantize_int8(result.data, scale).tobytes() == case.file("back").tobytes()
 
@@ -87,7 +91,8 @@ def test_int8_per_channel_equals_reference(case: GoldenCase) -> None:
 
 
 def test_int8_cases_are_there() -> None:
-    assert len(INT8) >= 7 and len(PER_CHANNEL) >= 4
+    assert len(INT8) >= 7
+    assert len(PER_CHANNEL) >= 4
 
 
 def test_a_channel_of_subnormals_survives_int8() -> None:

@@ -107,7 +107,7 @@ def diff_checkpoints(base: bytes, current: bytes) -> bytes:
     """EVD0 bytes that turn checkpoint `base` into `current` (files of 4-byte words, of one length).
 
     The whole body, header included, is compared as 32-bit words (parameter i of an f32 EVL0 file is word 9 + i), by
-    bits: NaN, −0 and halves of fp16 pairs are kept exactly, so that apply_checkpoint_diff gives `current` byte for byte.
+    bits: NaN, −0 and fp16 pairs are kept exactly, so that apply_checkpoint_diff gives `current` byte for byte.
     """
     before, after = (_words(data, name) for data, name in ((base, "base checkpoint"), (current, "current checkpoint")))
     if before.size != after.size:

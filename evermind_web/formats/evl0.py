@@ -15,17 +15,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evermind_web.errors import ConfigMismatchError, FormatError, InvalidArgumentError
+from evermind_web.errors import ConfigMismatchError
 from evermind_web.formats.arch import FIELDS, Arch, evermind_tensor_spec, param_count_of
 from evermind_web.formats.crc import TRAILER_BYTES, append_crc_trailer, check_guarded_length, strip_crc_trailer
 from evermind_web.formats.sniff import not_a, truncated
-from evermind_web.quant import dequantize_fp16, quantize_fp16
+from evermind_web.formats.values import ITEM_BYTES, check_version, decode_values, encode_values, version_of
 
 MAGIC = 0x45564C30
 MAGIC_BYTES = struct.pack("<I", MAGIC)
 HEADER_BYTES = 36
-VERSION_F32, VERSION_FP16 = 1, 2
-ITEM_BYTES = {VERSION_F32: 4, VERSION_FP16: 2}
 
 
 def write_evl0(config: Any, flat: npt.NDArray[np.float32], fp16: bool = False) -> bytes:
@@ -35,13 +33,9 @@ def write_evl0(config: Any, flat: npt.NDArray[np.float32], fp16: bool = False) -
     raises InvalidArgumentError with its tensor's name.
     """
     arch = Arch.of(config)
-    values = np.ascontiguousarray(flat, dtype="<f4").ravel()
-    if values.size != param_count_of(arch):
-        raise InvalidArgumentError(
-            f"a model of {dict(arch._asdict())} has {param_count_of(arch)} parameters, got {values.size}"
-        )
-    header = struct.pack("<9I", MAGIC, VERSION_FP16 if fp16 else VERSION_F32, *arch)
-    return append_crc_trailer(header + (_fp16_body(arch, values) if fp16 else values.tobytes()))
+    header = struct.pack("<9I", MAGIC, version_of(fp16), *arch)
+    body = encode_values(flat, param_count_of(arch), fp16, lambda: evermind_tensor_spec(arch), "checkpoint")
+    return append_crc_trailer(header + body)
 
 
 def read_evl0(data: bytes, config: Any = None) -> tuple[Arch, npt.NDArray[np.float32]]:
@@ -51,8 +45,7 @@ def read_evl0(data: bytes, config: Any = None) -> tuple[Arch, npt.NDArray[np.flo
     undamaged checkpoint of a known version; the CRC is verified first.
     """
     arch, version, body = inspect_evl0(data, config)
-    stored = np.frombuffer(body, "<f4" if version == VERSION_F32 else "<u2", offset=HEADER_BYTES)
-    return arch, stored.astype(np.float32) if version == VERSION_F32 else dequantize_fp16(stored.astype(np.uint16))
+    return arch, decode_values(body, HEADER_BYTES, version)
 
 
 def inspect_evl0(data: bytes, config: Any = None) -> tuple[Arch, int, bytes]:
@@ -63,10 +56,7 @@ def inspect_evl0(data: bytes, config: Any = None) -> tuple[Arch, int, bytes]:
         raise truncated("checkpoint", len(data), HEADER_BYTES + TRAILER_BYTES, at_least=True)
     body, has_trailer = strip_crc_trailer(data, "checkpoint")
     version, *words = struct.unpack_from("<8I", data, 4)
-    if version not in ITEM_BYTES:
-        raise FormatError(
-            f"checkpoint version {version} is unknown: expected 1 (f32) or 2 (fp16); a newer release may read it"
-        )
+    check_version("checkpoint", version)
     arch = Arch(*words)
     if config is not None:
         check_same_arch(arch, Arch.of(config))
@@ -77,23 +67,8 @@ def inspect_evl0(data: bytes, config: Any = None) -> tuple[Arch, int, bytes]:
 
 def check_same_arch(stored: Arch, expected: Arch) -> None:
     """ConfigMismatchError that lists the fields in which a checkpoint differs from the model."""
-    wrong = [
-        f"{field} {have} instead of {want}"
-        for field, have, want in zip(FIELDS, stored, expected, strict=True)
-        if have != want
-    ]
+    wrong = [f"{name} {a} instead of {b}" for name, a, b in zip(FIELDS, stored, expected, strict=True) if a != b]
     if wrong:
         raise ConfigMismatchError(
             f"config mismatch: the checkpoint has {', '.join(wrong)}; make a model of the checkpoint's shape to load it"
         )
-
-
-def _fp16_body(arch: Arch, values: npt.NDArray[np.float32]) -> bytes:
-    try:
-        return quantize_fp16(values).astype("<u2").tobytes()
-    except InvalidArgumentError:
-        start = 0
-        for spec in evermind_tensor_spec(arch):  # slow path: find out which tensor it is and let that one raise
-            quantize_fp16(values[start : start + spec.size], spec.name)
-            start += spec.size
-        raise

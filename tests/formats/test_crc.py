@@ -38,7 +38,8 @@ def test_trailer_on_trailer_and_on_nothing() -> None:
     once = append_crc_trailer(b"")
     assert (once, append_crc_trailer(once)) == (bytes(case["bytes"]), bytes(case["twice"]))
     assert verify_crc_trailer(append_crc_trailer(once)).body == once  # only the last trailer counts
-    assert verify_crc_trailer(once[:7]).has_trailer is False and verify_crc_trailer(b"").ok
+    assert verify_crc_trailer(once[:7]).has_trailer is False
+    assert verify_crc_trailer(b"").ok
 
 
 def test_ck2_swapped_trailer_is_called_byte_order() -> None:

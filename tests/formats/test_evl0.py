@@ -24,7 +24,8 @@ def test_layout_is_the_reference_layout() -> None:
     data = load_case("crc_delta", "delta_model_C").raw("base")
     arch, flat = read_evl0(data)
     assert struct.pack("<7I", *arch) == data[8:36]
-    assert flat.tobytes() == data[36:-8] and write_evl0(arch, flat) == data
+    assert flat.tobytes() == data[36:-8]
+    assert write_evl0(arch, flat) == data
     assert data[:4] == bytes.fromhex("304c5645")
 
 
@@ -32,7 +33,8 @@ def test_fp16_of_the_reference_is_read_and_ours_is_nearest() -> None:
     case = load_case("crc_delta", "delta_model_C")
     arch, flat = read_evl0(case.raw("base"))
     _, half = read_evl0(case.raw("base_fp16"), arch)
-    assert half.dtype == np.float32 and 0 < np.abs(half - flat).max() < 2e-3
+    assert half.dtype == np.float32
+    assert 0 < np.abs(half - flat).max() < 2e-3
     ours = write_evl0(arch, flat, fp16=True)
     assert len(ours) == len(case.raw("base_fp16"))
     assert read_evl0(ours)[1].tobytes() == flat.astype(np.float16).astype(np.float32).tobytes()
@@ -42,14 +44,16 @@ def test_reading_gives_a_writable_copy_and_takes_any_config_object() -> None:
     config = SimpleNamespace(**dict(zip(FIELDS, ARCH, strict=True)))
     arch, flat = read_evl0(GOOD, config)
     flat[0] = 5
-    assert arch == ARCH and np.array_equal(read_evl0(GOOD)[1], VALUES)
+    assert arch == ARCH
+    assert np.array_equal(read_evl0(GOOD)[1], VALUES)
     assert write_evl0(config, VALUES) == GOOD
 
 
 def test_spec_has_as_many_elements_as_the_formula() -> None:
     for arch in (ARCH, ARCH._replace(num_layers=0), ARCH._replace(num_experts=1)):
         assert sum(spec.size for spec in evermind_tensor_spec(arch)) == param_count_of(arch)
-    assert tensor_at(ARCH, 21) == "layers.0.conv.weight" and tensor_at(ARCH, 10**6).startswith("(beyond")
+    assert tensor_at(ARCH, 21) == "layers.0.conv.weight"
+    assert tensor_at(ARCH, 10**6).startswith("(beyond")
 
 
 @pytest.mark.parametrize("keep", [0, 3, 7, 35, 36, len(GOOD) // 2, len(GOOD) - 9, len(GOOD) - 1])

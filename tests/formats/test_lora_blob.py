@@ -16,14 +16,16 @@ GOOD = write_lora(6, 4, 2, 16.0, B, A)
 
 
 def test_layout() -> None:
-    assert GOOD[:4] == b"AROL" and struct.unpack_from("<3If", GOOD, 4) == (6, 4, 2, 16.0)
+    assert GOOD[:4] == b"AROL"
+    assert struct.unpack_from("<3If", GOOD, 4) == (6, 4, 2, 16.0)
     assert GOOD[20:] == B.astype("<f4").tobytes() + A.astype("<f4").tobytes()
 
 
 def test_tr15_alpha_and_rank_survive() -> None:
     blob = read_lora(GOOD)
     assert (blob.rows, blob.cols, blob.rank, blob.alpha) == (6, 4, 2, 16.0)
-    assert np.array_equal(blob.B, B) and np.array_equal(blob.A, A)
+    assert np.array_equal(blob.B, B)
+    assert np.array_equal(blob.A, A)
     blob.B[0, 0] = 9  # writable copy
     assert read_lora(GOOD).B[0, 0] == 0
     assert write_lora(*read_lora(GOOD)) == GOOD
