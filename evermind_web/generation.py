@@ -125,7 +125,9 @@ async def stream(
             count = min(decoder.steps, settings.max_new_tokens - made)
             for token in await _next_tokens(decoder, rng, count, first=made == 0):
                 if token < 0:
-                    raise NonFiniteError(f"logits not finite at position {len(prompt) + made}; the weights are damaged: load a checkpoint")
+                    raise NonFiniteError(
+                        f"logits not finite at position {len(prompt) + made}; the weights are damaged: load a checkpoint"
+                    )
                 made += 1
                 yield token
                 if token == stop_token:

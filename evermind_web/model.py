@@ -18,7 +18,7 @@ from evermind_web.backend.base import Backend, Buf
 from evermind_web.backend.request import resolve_backend
 from evermind_web.batch import I32, Batch, check_tokens, make_batch, sequence_batches
 from evermind_web.environment import run_blocking
-from evermind_web.errors import EvermindError, InvalidArgumentError
+from evermind_web.errors import InvalidArgumentError
 from evermind_web.formats.arch import Arch
 from evermind_web.formats.evl0 import read_evl0, write_evl0
 from evermind_web.network import Tape, TapePool, Views, backward, cut, forward, views_of
@@ -117,7 +117,9 @@ class EvermindLM:
             self._pools[shared_layers] = TapePool(self.backend, self.config, shared_layers)
         return self._pools[shared_layers].get(rows)
 
-    def accumulate(self, batch: Batch, checkpoint: bool = False, emb: Buf | None = None, demb: Buf | None = None) -> None:
+    def accumulate(
+        self, batch: Batch, checkpoint: bool = False, emb: Buf | None = None, demb: Buf | None = None
+    ) -> None:
         """Queue forward and backward of one batch: `loss` += and gradients +=.
 
         emb, demb: another embedding (V,D) and a place for its gradient, for adapters.
@@ -188,7 +190,9 @@ class EvermindLM:
         """
         usable = [ids for ids in map(self.check_sequence, sequences) if len(ids) > 1]
         if not usable:
-            raise InvalidArgumentError("nothing to evaluate: need at least one sequence of 2 tokens; give a longer text")
+            raise InvalidArgumentError(
+                "nothing to evaluate: need at least one sequence of 2 tokens; give a longer text"
+            )
         weights = self.weights if emb is None else Views(emb, self.weights.layers)
         self.backend.zero(self.loss)
         for batch in sequence_batches(usable, len(usable), self.backend.row_multiple):
@@ -367,6 +371,3 @@ class EvermindLM:
 
 async def _next_or_none(tokens: AsyncIterator[int]) -> int | None:
     return await anext(tokens, None)
-
-
-__all__ = ["Codec", "EvermindError", "EvermindLM", "Parameter"]

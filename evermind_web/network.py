@@ -168,9 +168,7 @@ def backward(tape: Tape, weights: Views, grads: Views, hyper: Buf, loss: Buf) ->
     """
     backend = tape.backend
     d, _ = tape.gradients()
-    ops.head_xent_bwd(
-        backend, (tape.x[-1], weights.emb, tape.targets, tape.weights, hyper), (loss, d, grads.emb)
-    )
+    ops.head_xent_bwd(backend, (tape.x[-1], weights.emb, tape.targets, tape.weights, hyper), (loss, d, grads.emb))
     for index in reversed(range(tape.arch.num_layers)):
         if tape.shared_layers:
             layer_forward(tape, weights, index)

@@ -100,7 +100,9 @@ class Op:
             expected = extent_of(dim, letters)
             if expected != extent:
                 known = {name: value for name, value in letters.items() if name in wanted}
-                raise InvalidArgumentError(f"{self.name}: {arg.name} must have shape {wanted} with {known}, got {buf.shape}")
+                raise InvalidArgumentError(
+                    f"{self.name}: {arg.name} must have shape {wanted} with {known}, got {buf.shape}"
+                )
 
 
 def extent_of(dim: str, letters: Mapping[str, int]) -> int:

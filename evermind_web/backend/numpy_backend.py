@@ -37,7 +37,9 @@ class NumpyBackend:
         try:
             return self._store(np.zeros(tuple(shape), actual), dtype)
         except MemoryError:
-            raise BackendError(f"out of memory: a buffer of shape {tuple(shape)} does not fit; use a smaller model or batch") from None
+            raise BackendError(
+                f"out of memory: a buffer of shape {tuple(shape)} does not fit; use a smaller model or batch"
+            ) from None
 
     def view(self, buf: Buf, offset: int, shape: Sequence[int]) -> Buf:
         """See `Backend.view`."""
@@ -62,7 +64,9 @@ class NumpyBackend:
 
     def copy(self, src: Buf, src_offset: int, dst: Buf, dst_offset: int, count: int) -> None:
         """See `Backend.copy`."""
-        self.array(dst).reshape(-1)[dst_offset : dst_offset + count] = self.array(src).reshape(-1)[src_offset : src_offset + count]
+        self.array(dst).reshape(-1)[dst_offset : dst_offset + count] = self.array(src).reshape(-1)[
+            src_offset : src_offset + count
+        ]
 
     def run(self, op: str, ins: Sequence[Buf], outs: Sequence[Buf], scalars: Sequence[int]) -> None:
         """See `Backend.run`. NaN and infinity pass through silently, as on a GPU: what matters is tested with isfinite."""
