@@ -159,7 +159,7 @@ def open_server(dist: Path, port: int, extra: Mapping[str, Path] | None = None) 
 
 def in_background(server: Server) -> threading.Thread:
     """Serve from a thread; end it with `server.shutdown()` and `server.server_close()`."""
-    thread = threading.Thread(target=server.serve_forever, name="serve", daemon=True)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, name="serve", daemon=True)
     thread.start()
     return thread
 
