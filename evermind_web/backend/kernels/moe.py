@@ -1,0 +1,115 @@
+"""Plans of the mixture of experts: five dispatches forward, four backward.
+
+Matrix products work on tiles of rows of one expert. The rows of routed experts are known on the device only, so a
+grid covers the worst case (every expert ends inside a tile) and tiles without rows leave at once.
+"""
+
+from __future__ import annotations
+
+from evermind_web.backend.kernels import Dispatch, Plan, Shapes, ceil_div, grid_of, plans, scratch
+from evermind_web.backend.kernels.tiles import tile_width
+from evermind_web.layout import moe_layout
+
+_ROWS = 8  # rows per workgroup of moe_fwd_route and moe_bwd_mix
+_FLOAT = 4  # bytes
+
+
+class _Sizes:
+    """Shapes of one mixture of experts and what follows from them."""
+
+    def __init__(self, n: int, d: int, h: int, e: int, k: int) -> None:
+        self.n, self.d, self.h, self.e, self.k = n, d, h, e, k
+        self.rows = n * (k + 1)  # of hidden
+
+    def uniform(self, column_tiles: int = 0) -> tuple[int, ...]:
+        """The words of `struct Moe` in wgsl/common/moe_params.wgsl."""
+        at = moe_layout(self.d, self.h, self.e)
+        return (self.n, self.d, self.h, self.e, self.k, at.experts, at.stride, at.b1, at.w2, at.b2, column_tiles)
+
+    def row_tiles(self, width: int) -> int:
+        """Row tiles that are enough however the rows fall to the experts."""
+        side = 4 * width
+        routed = self.n * self.k
+        return ceil_div(self.n, side) + min(routed, ceil_div(routed, side) + self.e)
+
+
+@plans("moe_fwd")
+def moe_fwd(shapes: Shapes, scalars: tuple[int, ...]) -> Plan:
+    """a 0, m 1, W 2 -> out 3, experts 4, gates 5, probs 6, order 7, inverse 8, starts 9, hidden 10."""
+    a, m, weights, out, experts, gates, probs, order, inverse, starts, hidden = range(11)
+    at = _Sizes(*shapes[a], *scalars)
+    y = scratch(0)
+    uniform = at.uniform()
+    up = tile_width(at.rows, at.h)
+    down = tile_width(at.rows, at.d)
+    return Plan(
+        (
+            Dispatch("moe_fwd_route", (m, weights, experts, gates, probs), grid_of(ceil_div(at.n, _ROWS)), uniform),
+            Dispatch("moe_fwd_sort", (experts, order, inverse, starts), (at.e, 1, 1), uniform),
+            Dispatch(
+                "moe_fwd_up",
+                (m, weights, order, starts, hidden),
+                (ceil_div(at.h, 4 * up), at.row_tiles(up), 1),
+                uniform,
+                {"W": up},
+            ),
+            Dispatch(
+                "moe_fwd_down",
+                (hidden, weights, order, starts, y),
+                (ceil_div(at.d, 4 * down), at.row_tiles(down), 1),
+                uniform,
+                {"W": down},
+            ),
+            Dispatch("moe_fwd_mix", (a, gates, inverse, y, out), grid_of(ceil_div(at.n * at.d, 256)), uniform),
+        ),
+        (at.rows * at.d * _FLOAT,),
+    )
+
+
+@plans("moe_bwd")
+def moe_bwd(shapes: Shapes, scalars: tuple[int, ...]) -> Plan:
+    """m 0, W 1, experts 2, gates 3, order 4, inverse 5, starts 6, hidden 7, dy 8 -> dm 9, dW 10."""
+    m, weights, experts, gates, order, inverse, starts, hidden, dy, dm, dweights = range(11)
+    at = _Sizes(*shapes[m], *scalars)
+    dpre, sums = scratch(0), scratch(1)  # dpre, dlogits; sums for dgate, dx
+    back = tile_width(at.rows, at.h)
+    rows = tile_width(at.rows, at.d)
+    across = ceil_div(at.h, 4 * back)
+    uniform = at.uniform(across)
+    width = tile_width(at.h, at.d, 2 * (at.e + 1))
+    tiles_h, tiles_d = ceil_div(at.h, 4 * width), ceil_div(at.d, 4 * width)
+    blocks = 2 * tiles_h * tiles_d + tiles_h + tiles_d
+    if at.k > 1:
+        blocks += tiles_d  # the router's gradient; with one expert per token it is zero
+    return Plan(
+        (
+            Dispatch(
+                "moe_bwd_hidden",
+                (dy, weights, gates, order, starts, hidden, dpre, sums),
+                (across, at.row_tiles(back), 1),
+                uniform,
+                {"W": back},
+            ),
+            Dispatch(
+                "moe_bwd_rows",
+                (dpre, weights, order, starts, sums),
+                (ceil_div(at.d, 4 * rows), at.row_tiles(rows), 1),
+                uniform,
+                {"W": rows},
+            ),
+            Dispatch(
+                "moe_bwd_mix",
+                (dy, weights, experts, gates, inverse, sums, dm, dpre),
+                grid_of(ceil_div(at.n, _ROWS)),
+                uniform,
+            ),
+            Dispatch(
+                "moe_bwd_weights",
+                (m, gates, order, starts, hidden, dy, dpre, dweights),
+                (blocks, at.e + 1, 1),
+                uniform,
+                {"W": width},
+            ),
+        ),
+        ((at.rows * at.h + at.n * at.k) * _FLOAT, (at.n * at.k * across + at.rows * at.d) * _FLOAT),
+    )

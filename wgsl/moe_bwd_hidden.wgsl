@@ -1,0 +1,62 @@
+// moe_bwd: dpre = gate * (w2^T dy) where hidden > 0, and sums for the gates' gradients; reference: backend/reference/moe.py; test: tests/backend/test_matmul_kernels.py
+// Inverts `y = w2 hidden + b2; out += gate * y`: dgate = hidden . (w2^T dy) + b2 . dy. The sum over H is left as one value per tile.
+//#include moe_params
+//#include moe_group
+//#include four
+//#include matmul_tile
+
+@group(0) @binding(0) var<storage, read> dy: array<f32>;              // (N, D)
+@group(0) @binding(1) var<storage, read> weights: array<f32>;         // (M)
+@group(0) @binding(2) var<storage, read> gates: array<f32>;           // (N, k)
+@group(0) @binding(3) var<storage, read> order: array<i32>;           // (N*k)
+@group(0) @binding(4) var<storage, read> starts: array<i32>;          // (E+1)
+@group(0) @binding(5) var<storage, read> hidden: array<f32>;          // (N*(k+1), H)
+@group(0) @binding(6) var<storage, read_write> dpre: array<f32>;      // (N*(k+1), H) =
+@group(0) @binding(7) var<storage, read_write> partial: array<f32>;   // (N*k, column_tiles) =, at the start of its buffer
+@group(0) @binding(8) var<uniform> moe: Moe;
+
+struct Tile { a_by_depth: bool, b_by_depth: bool, group: Group, column: u32 }
+
+fn place_a(tile: Tile, row: u32) -> vec4<u32> { return tokens_of(rows_of(tile.group, row)) * moe.d; }
+fn fetch_a(tile: Tile, at: vec4<u32>, c: u32) -> vec4<f32> { return vec4<f32>(dy[at.x + c], dy[at.y + c], dy[at.z + c], dy[at.w + c]); }
+
+fn place_b(tile: Tile, column: u32) -> vec4<u32> {
+    return expert_at(tile.group.expert) + moe.w2 + four_of(tile.column + column, moe.h);
+}
+fn fetch_b(tile: Tile, start: vec4<u32>, c: u32) -> vec4<f32> {
+    let at = start + c * moe.h;
+    return vec4<f32>(weights[at.x], weights[at.y], weights[at.z], weights[at.w]);
+}
+
+@compute @workgroup_size(W, W)
+fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_id) thread: vec3<u32>) {
+    let group = group_of_tile(id.y, 4u * W);
+    if (group.rows == 0u) { return; }
+    let column = id.x * 4u * W;
+    var sums = tile_product(Tile(true, false, group, column), thread.xy, 0u, moe.d);
+    var dgate = vec4<f32>();
+    for (var i = 0u; i < 4u; i++) {
+        let row = group.row + 4u * thread.y + i;
+        if (4u * thread.y + i >= group.rows) { continue; }
+        var gate = 1.0;
+        if (row >= moe.n) { gate = gates[order[row - moe.n]]; }
+        for (var j = 0u; j < 4u; j++) {
+            let h = column + 4u * thread.x + j;
+            if (h >= moe.h) { continue; }
+            let unit = hidden[row * moe.h + h];
+            dgate[i] += unit * sums[i][j];
+            dpre[row * moe.h + h] = select(0.0, gate * sums[i][j], unit > 0.0);
+        }
+    }
+    workgroupBarrier();
+    tile_a[thread.x * PITCH + thread.y] = dgate;
+    workgroupBarrier();
+    if (thread.x > 0u || group.expert == 0u) { return; }
+    dgate = vec4<f32>();
+    for (var x = 0u; x < W; x++) { dgate += tile_a[x * PITCH + thread.y]; }
+    for (var i = 0u; i < 4u; i++) {
+        if (4u * thread.y + i < group.rows) {
+            partial[(group.row - moe.n + 4u * thread.y + i) * moe.column_tiles + id.x] = dgate[i];
+        }
+    }
+}

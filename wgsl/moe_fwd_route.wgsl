@@ -1,0 +1,89 @@
+// moe_fwd: router logits, the k best experts, gates and probs; reference: backend/reference/moe.py; test: tests/backend/test_matmul_kernels.py
+// ROWS rows per workgroup, 32 threads each. Every logit is summed in the same order, so equal router rows give equal logits.
+//#include moe_params
+
+@group(0) @binding(0) var<storage, read> m: array<f32>;              // (N, D)
+@group(0) @binding(1) var<storage, read> weights: array<f32>;        // (M)
+@group(0) @binding(2) var<storage, read_write> experts: array<i32>;  // (N, k) =
+@group(0) @binding(3) var<storage, read_write> gates: array<f32>;    // (N, k) =
+@group(0) @binding(4) var<storage, read_write> probs: array<f32>;    // (N, E) =, holds the logits first
+@group(0) @binding(5) var<uniform> moe: Moe;
+
+const ROWS = 8u;
+const LANES = 32u;
+const AT_ONCE = 8u; // experts whose partial sums are in workgroup memory at the same time
+var<workgroup> partial: array<f32, 2048>; // (ROWS, AT_ONCE, LANES)
+
+// Larger logits give larger keys, -0 equals 0, and NaN is below everything: compares as integers, whatever a compiler does with NaN.
+fn key_of(logit: f32) -> u32 {
+    let bits = bitcast<u32>(logit);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) { return 0u; }
+    if ((bits & 0x7fffffffu) == 0u) { return 0x80000000u; }
+    return select(bits | 0x80000000u, ~bits, (bits >> 31u) == 1u);
+}
+
+// One thread: the k largest logits of `row`, equal ones lowest index first; gates over them, probs over all.
+fn choose(row: u32) {
+    let logits = row * moe.e;
+    var worst_key = 0xffffffffu;
+    var worst = 0u;
+    for (var i = 0u; i < moe.k; i++) {
+        var best_key = 0u;
+        var best = moe.e;
+        for (var e = 0u; e < moe.e; e++) {
+            let key = key_of(probs[logits + e]);
+            let open = i == 0u || key < worst_key || (key == worst_key && e > worst); // comes after the last one chosen
+            if (open && (best == moe.e || key > best_key)) {
+                best_key = key;
+                best = e;
+            }
+        }
+        worst_key = best_key;
+        worst = best;
+        experts[row * moe.k + i] = i32(best);
+    }
+    let top = probs[logits + u32(experts[row * moe.k])];
+    var sum = 0.0;
+    for (var i = 0u; i < moe.k; i++) {
+        let value = exp(probs[logits + u32(experts[row * moe.k + i])] - top);
+        gates[row * moe.k + i] = value;
+        sum += value;
+    }
+    for (var i = 0u; i < moe.k; i++) { gates[row * moe.k + i] /= sum; }
+    sum = 0.0;
+    for (var e = 0u; e < moe.e; e++) {
+        let value = exp(probs[logits + e] - top);
+        probs[logits + e] = value;
+        sum += value;
+    }
+    for (var e = 0u; e < moe.e; e++) { probs[logits + e] /= sum; }
+}
+
+@compute @workgroup_size(256)
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
+        @builtin(local_invocation_index) thread: u32) {
+    let first_row = (group.x + group.y * groups.x) * ROWS;
+    let lane = thread % LANES;
+    let own = thread / LANES;
+    let source = min(first_row + own, moe.n - 1u) * moe.d;
+    for (var first = 0u; first < moe.e; first += AT_ONCE) {
+        let count = min(AT_ONCE, moe.e - first);
+        for (var e = 0u; e < count; e++) {
+            let router = (first + e) * moe.d;
+            var sum = 0.0;
+            for (var c = lane; c < moe.d; c += LANES) { sum += m[source + c] * weights[router + c]; }
+            partial[(own * AT_ONCE + e) * LANES + lane] = sum;
+        }
+        workgroupBarrier();
+        let row = first_row + thread / AT_ONCE;
+        let e = thread % AT_ONCE;
+        if (thread < ROWS * AT_ONCE && e < count && row < moe.n) {
+            var sum = 0.0;
+            for (var i = 0u; i < LANES; i++) { sum += partial[thread * LANES + i]; }
+            probs[row * moe.e + first + e] = sum;
+        }
+        workgroupBarrier();
+    }
+    storageBarrier();
+    if (thread < ROWS && first_row + thread < moe.n) { choose(first_row + thread); }
+}
