@@ -59,7 +59,7 @@ def install_python_packages(version: str) -> None:
         say("pip", "up to date")
         return
     started = time.monotonic()
-    pip = (VENV_PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+    pip = (VENV_PYTHON, "-m", "pip", "install", "-qq", "--disable-pip-version-check")
     say("pip", "installing the pinned development tools …")
     call("pip", *pip, "--require-hashes", "-r", REQUIREMENTS)
     call("pip", *pip, "--no-deps", "--no-build-isolation", "--editable", ROOT)

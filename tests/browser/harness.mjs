@@ -8,17 +8,17 @@ const worker = new Worker(new URL("./harness_worker.mjs", import.meta.url), { ty
 const waiting = new Map();
 let calls = 0;
 
-worker.onmessage = ({ data }) => {
-  const { id, ok, value } = /** @type {Reply} */ (data);
+worker.addEventListener("message", (event) => {
+  const { id, ok, value } = /** @type {Reply} */ (event.data);
   const call = waiting.get(id);
   waiting.delete(id);
   if (ok) call?.resolve(value);
   else call?.reject(new Error(value));
-};
-worker.onerror = (event) => {
+});
+worker.addEventListener("error", (event) => {
   for (const { reject } of waiting.values()) reject(new Error(`the harness worker failed: ${event.message}`));
   waiting.clear();
-};
+});
 
 /**
  * Call one method of the worker.

@@ -68,10 +68,10 @@ const methods = {
   },
 };
 
-self.onmessage = async ({ data: { id, method, args } }) => {
+self.addEventListener("message", async ({ data: { id, method, args } }) => {
   try {
     self.postMessage({ id, ok: true, value: await methods[method](...args) });
   } catch (error) {
     self.postMessage({ id, ok: false, value: String(error instanceof Error ? error.message : error) });
   }
-};
+});
