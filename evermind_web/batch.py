@@ -28,7 +28,7 @@ class Batch:
 
 
 def check_tokens(tokens: Sequence[int] | NDArray[Any], vocab_size: int) -> I32:
-    """Ids as int32 (T); InvalidArgumentError for anything that is not a flat list of whole numbers in the vocabulary."""
+    """Ids as int32 (T); InvalidArgumentError for anything but a flat list of whole numbers in the vocabulary."""
     array = np.asarray(tokens)
     if array.size == 0:
         return np.zeros(0, np.int32)

@@ -126,7 +126,8 @@ async def stream(
             for token in await _next_tokens(decoder, rng, count, first=made == 0):
                 if token < 0:
                     raise NonFiniteError(
-                        f"logits not finite at position {len(prompt) + made}; the weights are damaged: load a checkpoint"
+                        f"logits not finite at position {len(prompt) + made}: "
+                        "the weights are damaged, load a checkpoint"
                     )
                 made += 1
                 yield token

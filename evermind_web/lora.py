@@ -336,8 +336,8 @@ class EvermindLMLoRA:
             )
         elif not force and base_fingerprint != (found := await model.fingerprint_async()):
             raise ConfigMismatchError(
-                f"the adapter was trained on base {base_fingerprint[:12]}…, this base is {found[:12]}…; load that base, "
-                "or pass force=True to use it all the same"
+                f"the adapter was trained on base {base_fingerprint[:12]}…, this base is {found[:12]}…; "
+                "load that base, or pass force=True to use it all the same"
             )
         lora = cls(model, adapter.rank, adapter.alpha, base_quant=base_quant)
         lora.adapter = adapter

@@ -351,7 +351,8 @@ class EvermindLM:
         size = getattr(codec, "vocab_size", None)
         if isinstance(size, int) and size > self.config.vocab_size:
             raise InvalidArgumentError(
-                f"the tokenizer has {size} tokens, the model {self.config.vocab_size} rows; use the tokenizer it was made for"
+                f"the tokenizer has {size} tokens, the model {self.config.vocab_size} rows; "
+                "use the tokenizer that the model was made for"
             )
         return codec
 

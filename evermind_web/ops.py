@@ -169,9 +169,9 @@ moe_fwd = _op(
     "moe_fwd", "a (N, D), m (N, D), W (M)",
     "out (N, D) =, experts:i (N, k) =, gates (N, k) =, probs (N, E) =, "
     "order:i (N*k) =, inverse:i (N*k) =, starts:i (E+1) =, hidden (N*(k+1), H) =",
-    "router logits wr m; experts = the k largest, equal ones lowest index first, largest first; gates = softmax over those; "
-    "probs = softmax over all; out = a + shared(m) + sum gate*expert(m). "
-    "order = slots n*k+i sorted by expert, stable; inverse[slot] = its place in order; starts[e] = first place of expert e; "
+    "router logits wr m; experts = the k largest, largest first, equal ones lowest index first; "
+    "gates = softmax over those; probs = softmax over all; out = a + shared(m) + sum gate*expert(m). "
+    "order = slots n*k+i sorted by expert, stable; inverse[slot] = its place in order; starts[e] = first place of e; "
     "hidden = relu(w1 m + b1): rows 0..N-1 of the shared expert, then one row per place of order",
     scalars=("H", "E", "k"), rtol=1e-4,
 )  # fmt: skip
@@ -180,7 +180,7 @@ moe_bwd = _op(
     "m (N, D), W (M), experts:i (N, k), gates (N, k), order:i (N*k), inverse:i (N*k), starts:i (E+1), "
     "hidden (N*(k+1), H), dy (N, D)",
     "dm (N, D) =, dW (M) +=",
-    "gradients of shared(m) + sum gate*expert(m) for m and for every parameter of the block; the choice of experts is constant",
+    "gradients of shared(m) + sum gate*expert(m) for m and every parameter of the block; the choice is constant",
     scalars=("H", "E", "k"), rtol=1e-4,
 )  # fmt: skip
 head_logits = _op(
@@ -189,7 +189,7 @@ head_logits = _op(
 )  # fmt: skip
 head_xent_fwd = _op(
     "head_xent_fwd", "x (N, D), emb (V, D), targets:i (N), weights (N)", "loss (1) +=",
-    "loss += sum_n weights[n] * (logsumexp(x[n] emb^T) - (x[n] emb^T)[targets[n]]); rows with target IGNORE count nothing",
+    "loss += sum_n weights[n] * (logsumexp(x[n] emb^T) - (x[n] emb^T)[targets[n]]), rows of target IGNORE left out",
 )  # fmt: skip
 head_xent_bwd = _op(
     "head_xent_bwd", "x (N, D), emb (V, D), targets:i (N), weights (N), hyper (16)",
@@ -207,7 +207,8 @@ lora_bwd = _op(
 )  # fmt: skip
 dequant = _op(
     "dequant", "codes:i (C), scales (Q)", "values (P) =",
-    "values from packed storage, `bits` 16 (two fp16 in a word) or 8 (four int8 in a word, times the scale of their block of P/Q values)",
+    "values from packed storage, `bits` 16 (two fp16 in a word) or 8 (four int8 in a word, times the scale of their "
+    "block of P/Q values)",
     scalars=("bits",), rtol=0.0,
 )  # fmt: skip
 grad_stats = _op(
@@ -224,7 +225,7 @@ adamw = _op(
 )  # fmt: skip
 sample = _op(
     "sample", "logits (B, V), sampling (16), draws:i (B, S)", "token:i (B) =, cursor:i (B) +=, out:i (B, S) +=",
-    "temperature 0: first largest logit; else the first i where u*sum <= cumulative exp((l-max)/temperature), the last i if none, "
+    "temperature 0: first largest logit; else the first i where u*sum <= cumulative exp((l-max)/temperature), or last, "
     "with u = draws[b, cursor] read as uint32, over 2^32 (a state of SeededRng). "
     "token[b] = out[b, cursor[b]] = choice; cursor += 1. A row with a logit that is not finite gives -1",
 )  # fmt: skip

@@ -18,7 +18,7 @@ from evermind_web.params import F32
 
 @dataclass(frozen=True, slots=True)
 class AdamWOptions:
-    """lr, betas, eps, decoupled weight decay (multiplied by lr), and the share of tensors (index, count) that is stepped."""
+    """lr, betas, eps, decoupled weight decay (times lr), and the share of tensors (index, count) that is stepped."""
 
     lr: float = 0.01
     beta1: float = 0.9

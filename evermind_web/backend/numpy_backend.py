@@ -69,7 +69,7 @@ class NumpyBackend:
         ]
 
     def run(self, op: str, ins: Sequence[Buf], outs: Sequence[Buf], scalars: Sequence[int]) -> None:
-        """See `Backend.run`. NaN and infinity pass through silently, as on a GPU: what matters is tested with isfinite."""
+        """See `Backend.run`. NaN and infinity pass through silently, as on a GPU: they are found by isfinite."""
         with np.errstate(all="ignore"):
             REFERENCE[op](*(self.array(b) for b in ins), *(self.array(b) for b in outs), *scalars)
 

@@ -34,7 +34,7 @@ def conv_bwd(n: Array, w: Array, pos: Array, da: Array, dn: Array, dw: Array) ->
 
 
 def conv_step(x: Array, n: Array, w: Array, a: Array, state: Array) -> None:
-    """One step: a (B,D) = x + w[:,0]*n + Σ_j w[:,j]*state[:,K-1-j]; then n (B,D) becomes the newest row of state (B,K-1,D)."""
+    """a (B,D) = x + w[:,0]*n + Σ_j w[:,j]*state[:,K-1-j]; then n becomes the newest row of state (B,K-1,D)."""
     taps = w.shape[1]
     a[...] = x + w[:, 0] * n
     for j in range(1, taps):

@@ -96,7 +96,7 @@ def moe_fwd(
 
 
 def _expert_bwd(x: Array, h: Array, dy: Array, p: Expert, g: Expert) -> Array:
-    """Inverts `y = w2 relu(w1 x + b1) + b2`; adds to g, returns dx. relu passes where h > 0, which is where its input was."""
+    """Inverts `y = w2 relu(w1 x + b1) + b2`; adds to g, returns dx. relu let pass where h > 0."""
     g.b2[...] += dy.sum(axis=0)
     g.w2[...] += dy.T @ h
     dpre = (dy @ p.w2) * (h > 0)
