@@ -6,6 +6,7 @@ the wheel. 3.12 and 3.11 do everything else. Newer ones are passed over: NumPy 2
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -36,7 +37,8 @@ def candidates() -> Iterator[str | Path]:
         # A pyenv shim of a version that is not selected exists but does not run, so both are asked.
         if found := shutil.which(f"python{major}.{minor}"):
             yield found
-        yield from sorted(pyenv.glob(f"{major}.{minor}.*/bin/python"), reverse=True)
+        with contextlib.suppress(OSError):  # another user's pyenv may be closed to this one
+            yield from sorted(pyenv.glob(f"{major}.{minor}.*/bin/python"), reverse=True)
     yield sys.executable
 
 

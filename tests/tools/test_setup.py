@@ -45,6 +45,15 @@ def test_a_shim_that_does_not_run_is_passed_over(empty_machine: Path, tmp_path: 
     assert pythons.choose()[1] == Path("/pyenv/3.13")
 
 
+def test_a_closed_pyenv_is_passed_over(empty_machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(*_: object) -> None:
+        raise PermissionError("another user's")
+
+    monkeypatch.setattr(Path, "glob", closed)
+    fake_python(empty_machine / "python3.12", "3 12 0 /opt/python3.12")
+    assert pythons.choose()[1] == Path("/opt/python3.12")
+
+
 def test_named_python_is_taken_or_refused(empty_machine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_python(empty_machine / "python3.13", "3 13 0 /opt/python3.13")
     monkeypatch.setenv("PYTHON", str(fake_python(tmp_path / "mine", "3 11 9 /mine")))
