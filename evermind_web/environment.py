@@ -210,6 +210,13 @@ def js_error_message(error: BaseException) -> str:
     return str(getattr(error, "message", "")) or str(error)
 
 
+def wasm_module() -> Any:
+    """Pyodide's own WebAssembly module; its `HEAPU8` is Python's memory, and is replaced when that grows."""
+    import pyodide_js
+
+    return pyodide_js._module
+
+
 class Proxies:
     """Python functions handed to JavaScript, kept alive until `dispose` and freed there exactly once.
 

@@ -1,7 +1,7 @@
 """A WebGPU device in CPython, through wgpu-py: the same kernels, plans and records as in a browser.
 
-Optional: `pip install wgpu`. For training without a browser, and for tests: its compiler (naga) is Firefox's. Everything here is synchronous;
-`read` is `async` only because the protocol is.
+Optional: `pip install wgpu`. For training without a browser, and for tests: its compiler (naga) is Firefox's.
+Everything here is synchronous; `read` is `async` only because the protocol is.
 """
 
 from __future__ import annotations
@@ -193,6 +193,9 @@ class NativeDevice:
         window = self._windows.pop(buffer)
         for plan, key in window.groups:
             self._plans[plan].groups.pop(key, None)
+            for other in key:
+                if other in self._windows:
+                    self._windows[other].groups.discard((plan, key))
         if window.owns:
             window.buffer.destroy()
 

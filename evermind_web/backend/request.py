@@ -1,16 +1,56 @@
-"""Choosing a backend: by name, by object, or the default."""
+"""Opening a backend by name, and choosing the one that a model runs on."""
 
 from __future__ import annotations
 
+from evermind_web import environment
 from evermind_web.backend.base import Backend
 from evermind_web.backend.numpy_backend import NumpyBackend
-from evermind_web.errors import InvalidArgumentError
+from evermind_web.errors import InvalidArgumentError, WebGPUUnavailableError
+
+NAMES = ("numpy", "webgpu", "wgpu")
 
 _default: Backend | None = None
 
 
+async def request_backend(
+    name: str = "webgpu", *, sync: bool | None = None, power_preference: str = "high-performance"
+) -> Backend:
+    """Open a device and return its backend.
+
+    Args:
+        name: "numpy"; "webgpu", the browser's; or "wgpu", native in CPython (needs the package wgpu).
+        sync: submit every operation on its own, so that errors name it; None reads EVERMIND_SYNC.
+        power_preference: which GPU to take where there are two: "high-performance" or "low-power".
+    Raises:
+        InvalidArgumentError: no such backend.
+        WebGPUUnavailableError: there is no adapter here.
+    """
+    from evermind_web.backend.webgpu_backend import WebGPUBackend
+
+    if name not in NAMES:
+        raise InvalidArgumentError(f"backend must be one of {', '.join(NAMES)}, got {name!r}")
+    if name == "numpy":
+        return NumpyBackend()
+    if name == "wgpu":
+        if environment.IN_BROWSER:
+            raise WebGPUUnavailableError('"wgpu" is the native backend of CPython; in a browser use "webgpu"')
+        from evermind_web.backend.native_webgpu import NativeDevice
+
+        return WebGPUBackend(NativeDevice(), "wgpu", sync)
+    if not environment.IN_BROWSER:
+        raise WebGPUUnavailableError('"webgpu" needs a browser with Pyodide; in CPython use "wgpu" (native) or "numpy"')
+    from evermind_web.backend.bridge_device import BridgeDevice
+
+    return WebGPUBackend(await BridgeDevice.open(power_preference), "webgpu", sync)
+
+
+def default_backend() -> Backend:
+    """The backend of models that are made without one: NumPy, unless `set_default_backend` was called."""
+    return _default or NumpyBackend()
+
+
 def set_default_backend(backend: Backend | None) -> None:
-    """What models are made on when they are not told; None goes back to NumPy."""
+    """Use `backend` for all models that are made without one from now on; None means NumPy again."""
     global _default
     _default = backend
 
@@ -26,6 +66,7 @@ def resolve_backend(backend: str | Backend | None) -> Backend:
         if _default is not None and _default.name == backend:
             return _default
         raise InvalidArgumentError(
-            f'backend must be "numpy" or a Backend, got {backend!r}; open a device with `await request_backend({backend!r})` first'
+            f'backend must be "numpy" or a Backend, got {backend!r}; '
+            f"open a device with `await request_backend({backend!r})` first"
         )
-    return backend or _default or NumpyBackend()
+    return backend or default_backend()
