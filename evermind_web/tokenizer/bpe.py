@@ -72,11 +72,9 @@ class BPETokenizer:
         vocab = fresh_vocab()
 
         def is_enough(done: int) -> bool:
-            # Two merges can make the same token, so a wanted size may take a merge more than its difference.
-            enough = len(vocab) >= vocab_size if vocab_size is not None else done >= limit
-            if on_progress and not enough and done % max(1, limit // _PROGRESS_STEPS) == 0:
-                on_progress(done, max(done, limit))
-            return enough or (should_stop is not None and should_stop())
+            if on_progress and done < limit and done % max(1, limit // _PROGRESS_STEPS) == 0:
+                on_progress(done, limit)
+            return done >= limit or (should_stop is not None and should_stop())
 
         merges = learn_merges(word_counts, vocab, is_enough, min_pair_freq)
         self._become(TokenizerDefinition(vocab, merges, special_tokens(vocab, SpecialNames(), merges)))
@@ -258,7 +256,7 @@ def _integer(name: str, value: Any) -> int:
 
 
 def _merge_limit(num_merges: int | None, vocab_size: int | None) -> int:
-    """How many merges are to be learned, at least for a progress bar."""
+    """How many merges are to be learned at most."""
     if vocab_size is None:
         limit = 200 if num_merges is None else _integer("num_merges", num_merges)
         if limit < 0:

@@ -32,7 +32,7 @@ class TokenizerEngine:
         self._fallback_bytes = {i: byte for byte, i in fallback_ids.items()}
         self.special_ids = frozenset(token.id for token in definition.added if token.special)
         self._added = AddedTokenFinder(definition.added, build_normalizer(definition.normalizer))
-        self._split: Callable[[str], list[str]] = build_splitter(definition.pre_tokenizer)
+        self.split: Callable[[str], list[str]] = build_splitter(definition.pre_tokenizer)
         self._merges = MergeTable(outputs, definition.merges, whole_words)
 
     def encode(self, text: str, allow_special: bool) -> list[int]:
@@ -41,7 +41,7 @@ class TokenizerEngine:
             if isinstance(segment, int):
                 ids.append(segment)
             else:
-                ids.extend(self._merges.encode_words(self._split(segment)))
+                ids.extend(self._merges.encode_words(self.split(segment)))
         return ids
 
     def byte_decoder(self) -> ByteDecoder:

@@ -148,9 +148,9 @@ def learn_merges(
             break
         left, right = best[0]
         symbol = names[left] + names[right]
-        if symbol not in vocab:  # two ways of cutting can give the same string: one token
-            vocab[symbol] = len(vocab)
-            names[vocab[symbol]] = symbol
+        # Always a new string: what lies inside a symbol was merged in rank order, which only that string decides.
+        vocab[symbol] = merged = len(vocab)
+        names[merged] = symbol
         merges.append((names[left], names[right]))
-        index.merge(best[0], vocab[symbol])
+        index.merge(best[0], merged)
     return merges
