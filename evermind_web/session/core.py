@@ -8,12 +8,13 @@ strings and numbers. Saved things are `library.py`'s business; JavaScript is `fa
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import aclosing, asynccontextmanager, contextmanager
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from typing import Any, cast
 
-from evermind_web.backend import request_backend
 from evermind_web.backend.base import Backend
+from evermind_web.backend.request import request_backend
 from evermind_web.errors import BackendError, DeviceLostError, EvermindError, InvalidArgumentError
 from evermind_web.lora import EvermindLMLoRA
 from evermind_web.model import EvermindLM
@@ -21,7 +22,7 @@ from evermind_web.session import recipes, texts
 from evermind_web.session.model_set import Adapter, ModelSet
 from evermind_web.session.progress import Report, TrainingProgress, phase_report
 from evermind_web.tokenizer import BPETokenizer, StreamDecoder
-from evermind_web.training import EvermindLMTrainer
+from evermind_web.training import EvermindLMTrainer, StepInfo
 
 # The tokenizer works without waiting; slices of this many characters leave room for Stop in between.
 ENCODE_SLICE = 20_000
@@ -106,16 +107,17 @@ class Session:
             tokenizer = await self._train_tokenizer(text, report)
             corpus = await self._encode(tokenizer, texts.excerpt(text, steps * recipes.CHARACTERS_PER_STEP), report)
             model = EvermindLM(vocab_size=tokenizer.vocab_size, **recipes.MODEL, seed=seed, backend=self.backend)
+            trainer = EvermindLMTrainer(model, lr=recipes.LEARNING_RATE, accum_steps=texts.BATCH)
             kept = False
             try:
-                trainer = EvermindLMTrainer(model, lr=recipes.LEARNING_RATE, accum_steps=texts.BATCH)
                 windows = _windows(corpus, tokenizer, steps, seed)
-                result = await self._fit(model, trainer, corpus, lambda on_step: trainer.fit_async(windows, on_step), report)
+                result = await self._fit(model, trainer, corpus, partial(trainer.fit_async, windows), report)
                 result |= {"characters": len(text), "vocab_size": tokenizer.vocab_size}
                 if result["steps"]:
                     self.adopt(await ModelSet.of_trained(model, tokenizer, dict(result)))
                     kept = True
             finally:
+                trainer.dispose()
                 if not kept:
                     model.dispose()
         return result | {"session": self.describe()}
@@ -141,12 +143,7 @@ class Session:
             kept = False
             try:
                 windows = _windows(corpus, current.tokenizer, steps, options.get("seed", recipes.BASE_SEED))
-
-                async def fit(on_step: Any) -> Any:
-                    return await lora.fit_async(
-                        windows, epochs=1, accum_steps=texts.BATCH, lr=recipes.ADAPTER_LEARNING_RATE, on_step=on_step
-                    )
-
+                fit = partial(lora.fit_async, windows, accum_steps=texts.BATCH, lr=recipes.ADAPTER_LEARNING_RATE)
                 result = await self._fit(lora, lora, corpus, fit, report)
                 result |= {"characters": len(text)}
                 if result["steps"]:
@@ -182,13 +179,18 @@ class Session:
         return texts.split(ids)
 
     async def _fit(
-        self, model: Any, trainer: Any, corpus: texts.Split, fit: Any, report: Report | None
+        self,
+        model: EvermindLM | EvermindLMLoRA,
+        trainer: EvermindLMTrainer | EvermindLMLoRA,
+        corpus: texts.Split,
+        fit: Callable[..., Coroutine[Any, Any, list[float]]],
+        report: Report | None,
     ) -> dict[str, Any]:
-        """Measure, train, measure. `model` has `evaluate_async`, `trainer` has `stop`."""
+        """Measure `model`, let `trainer` fit it, measure again. Losses are in nats per token."""
         held_out = texts.windows_in_order(corpus.held_out)
         progress = TrainingProgress(report, "train")
 
-        def on_step(info: Any) -> None:
+        def on_step(info: StepInfo) -> None:
             progress(info)
             if self._stopping:
                 trainer.stop()
@@ -198,7 +200,7 @@ class Session:
         if not self._stopping:
             self._trainer = trainer
             try:
-                await fit(on_step)
+                await fit(on_step=on_step)
             finally:
                 self._trainer = None
             if report:
@@ -219,7 +221,7 @@ class Session:
         }
 
     # ── writing ──────────────────────────────────────────────────────────────
-    async def stream(self, prompt: str, options: dict[str, Any] | None = None) -> AsyncIterator[str]:
+    async def stream(self, prompt: str, options: dict[str, Any] | None = None) -> AsyncGenerator[str, None]:
         """Pieces of text that continue `prompt`, each as soon as its characters are whole.
 
         `options`: `max_new_tokens`, `temperature`, `seed`, and `adapter`: a name, None for the bare base;
@@ -229,13 +231,13 @@ class Session:
         sampling = recipes.Sampling.of(options)
         current = self._require_model()
         async with self._job("Writing"):
-            name = options["adapter"] if "adapter" in options else self.active_adapter
+            name = options.get("adapter", self.active_adapter)
             async for piece in self._pieces(current, await self._writer(current, name), prompt, sampling):
                 yield piece
 
     async def compare(
         self, prompt: str, options: dict[str, Any] | None = None
-    ) -> AsyncIterator[tuple[str, str]]:
+    ) -> AsyncGenerator[tuple[str, str], None]:
         """("base" or "adapter", piece) pairs: the base writes first, then the adapter, from one prompt and seed.
 
         `options` as in `stream`; `adapter` defaults to the active one.
@@ -260,7 +262,7 @@ class Session:
         self.active_adapter = name
         return self.describe()
 
-    async def _writer(self, current: ModelSet, adapter: str | None) -> Any:
+    async def _writer(self, current: ModelSet, adapter: str | None) -> EvermindLM | EvermindLMLoRA:
         if adapter is None:
             return current.model
         if adapter not in current.adapters:
@@ -268,28 +270,32 @@ class Session:
         return await current.lora_of(current.adapters[adapter])
 
     async def _pieces(
-        self, current: ModelSet, writer: Any, prompt: str, sampling: recipes.Sampling
+        self, current: ModelSet, writer: EvermindLM | EvermindLMLoRA, prompt: str, sampling: recipes.Sampling
     ) -> AsyncIterator[str]:
         tokenizer = current.tokenizer
         ids = tokenizer.encode(prompt) or _begin(tokenizer)
-        decoder = StreamDecoder(tokenizer)
-        stream = writer.stream_async(
-            ids,
-            max_new_tokens=sampling.max_new_tokens,
-            temperature=float(sampling.temperature),
-            seed=sampling.seed,
-            stop_token=tokenizer.eos_id,
+        decoder = StreamDecoder(tokenizer, skip_special_tokens=True)
+        # Both return generators, which have to be closed when the loop is left early.
+        stream = cast(
+            AsyncGenerator[int, None],
+            writer.stream_async(
+                ids,
+                max_new_tokens=sampling.max_new_tokens,
+                temperature=float(sampling.temperature),
+                seed=sampling.seed,
+                stop_token=tokenizer.eos_id,
+            ),
         )
-        async with aclosing(stream):
+        try:
             async for token in stream:
-                if token in _specials(tokenizer):
-                    continue
-                if piece := decoder.push(token):
+                if piece := decoder.feed(token):
                     yield piece
                 await asyncio.sleep(0)
                 if self._stopping:
                     break
-        if rest := decoder.flush():
+        finally:
+            await stream.aclose()
+        if rest := decoder.finish():
             yield rest
 
     # ── one job at a time, and a lost device ─────────────────────────────────
@@ -329,9 +335,9 @@ class Session:
         return self.current
 
 
-def check_name(name: Any) -> str:
+def check_name(name: str) -> str:
     """`name` without spaces around it. Raises InvalidArgumentError for an empty, long or unprintable one."""
-    name = name.strip() if isinstance(name, str) else ""
+    name = str(name).strip()
     if not name:
         raise InvalidArgumentError("Give it a name first.")
     if len(name) > 80 or not name.isprintable():
@@ -357,11 +363,6 @@ def _windows(corpus: texts.Split, tokenizer: BPETokenizer, steps: int, seed: int
 def _begin(tokenizer: BPETokenizer) -> list[int]:
     """The beginning-of-text token; an imported tokenizer may lack one, then a line end."""
     return [tokenizer.bos_id] if tokenizer.bos_id is not None else tokenizer.encode("\n")
-
-
-def _specials(tokenizer: BPETokenizer) -> set[int]:
-    known = (tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id, tokenizer.vocab.get("<unk>"))
-    return {i for i in known if i is not None}
 
 
 def _describe_model(current: ModelSet) -> dict[str, Any]:

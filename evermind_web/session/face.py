@@ -15,6 +15,7 @@ from evermind_web._version import __version__
 from evermind_web.errors import EvermindError
 from evermind_web.session.core import Session
 from evermind_web.session.library import Library
+from evermind_web.session.texts import read_text
 from evermind_web.store import open_store
 
 Emit = Callable[[dict[str, Any]], None]
@@ -88,7 +89,7 @@ class Face:
 
     async def _do_personalize(self, arguments: Arguments, buffers: list[bytes], emit: Emit) -> Any:
         text = buffers[0] if buffers else arguments["text"]
-        return await self.session.personalize(text, arguments.get("name"), arguments.get("options"), emit)
+        return await self.session.personalize(text, str(arguments.get("name") or ""), arguments.get("options"), emit)
 
     async def _do_generate(self, arguments: Arguments, buffers: list[bytes], emit: Emit) -> Any:
         async with aclosing(self.session.stream(arguments["prompt"], arguments.get("options"))) as pieces:
@@ -105,9 +106,10 @@ class Face:
     async def _do_set_adapter(self, arguments: Arguments, buffers: list[bytes], emit: Emit) -> Any:
         return self.session.set_adapter(arguments.get("name"))
 
-    async def _do_read_text(self, arguments: Arguments, buffers: list[bytes], emit: Emit) -> Any:
-        from evermind_web.session.texts import read_text
+    async def _do_describe(self, arguments: Arguments, buffers: list[bytes], emit: Emit) -> Any:
+        return self.session.describe()
 
+    async def _do_read_text(self, arguments: Arguments, buffers: list[bytes], emit: Emit) -> Any:
         return read_text(buffers[0], arguments.get("name") or "the text")
 
     # ── saved things ─────────────────────────────────────────────────────────
@@ -115,7 +117,7 @@ class Face:
         return await self.library.save(arguments["name"])
 
     async def _do_list(self, arguments: Arguments, buffers: list[bytes], emit: Emit) -> Any:
-        return await self.library.list()
+        return await self.library.items()
 
     async def _do_storage(self, arguments: Arguments, buffers: list[bytes], emit: Emit) -> Any:
         return await self.library.storage()
@@ -136,4 +138,3 @@ class Face:
     async def _do_import(self, arguments: Arguments, buffers: list[bytes], emit: Emit) -> Any:
         tokenizer = buffers[1] if len(buffers) > 1 else None
         return await self.library.import_file(buffers[0], arguments["filename"], tokenizer)
-

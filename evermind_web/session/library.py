@@ -15,7 +15,7 @@ from evermind_web.session import container
 from evermind_web.session.container import ADAPTER, MODEL, TOKENIZER, Package
 from evermind_web.session.core import NO_MODEL, Session, check_name
 from evermind_web.session.model_set import Adapter, ModelSet, fingerprint_of, read_tokenizer
-from evermind_web.store import Record, Store
+from evermind_web.store import Record, SaveItem, Store
 
 _TOKENIZER_PREFIX = "tokenizer:"
 
@@ -28,7 +28,7 @@ class Library:
         self.store = store
 
     # ── listing ──────────────────────────────────────────────────────────────
-    async def list(self) -> list[dict[str, Any]]:
+    async def items(self) -> list[dict[str, Any]]:
         """Saved models and adapters, newest first: name, kind, bytes, modified, base (an adapter's model), training."""
         records = await self.store.list()
         sizes = {r.name: r.size for r in records if r.kind == "tokenizer"}
@@ -55,8 +55,8 @@ class Library:
         return {
             "used": used,
             "quota": quota,
-            "survives_reload": bool(getattr(self.store, "persistent", True)),
-            "notice": str(getattr(self.store, "notice", "")),
+            "survives_reload": self.store.persistent,
+            "notice": self.store.notice,
         }
 
     # ── saving and loading ───────────────────────────────────────────────────
@@ -74,7 +74,7 @@ class Library:
                 raise InvalidArgumentError(f"An adapter is called {name} already. Choose another name for the model.")
         items = _base_items(name, current.checkpoint, current.tokenizer.to_str().encode(), current.metadata)
         items += [
-            _item(a.name, a.data, "adapter", current.fingerprint, {"training": a.metadata})
+            SaveItem(a.name, a.data, "adapter", current.fingerprint, {"training": a.metadata})
             for a in current.adapters.values()
         ]
         await self.store.save_many(items, replace=True)
@@ -106,7 +106,9 @@ class Library:
         for record in await self.store.list():
             if record.kind == "adapter" and record.base_fingerprint == loaded.fingerprint:
                 _, blob = await self.store.load(record.name)
-                loaded.adapters[record.name] = Adapter(record.name, blob, record.metadata.get("training", {}), saved=True)
+                loaded.adapters[record.name] = Adapter(
+                    record.name, blob, record.metadata.get("training", {}), saved=True
+                )
         return loaded
 
     async def _base_of(self, adapter: Record) -> Record:
@@ -114,7 +116,7 @@ class Library:
             if record.kind == "base" and record.base_fingerprint == adapter.base_fingerprint:
                 return record
         raise StorageError(
-            f"the model that {adapter.name} was trained on is not in this browser. Import that model, then load it again."
+            f"the model that {adapter.name} was trained on is not in this browser. Import that model, then try again."
         )
 
     # ── renaming and deleting ────────────────────────────────────────────────
@@ -163,7 +165,9 @@ class Library:
         if record.kind == "base":
             _, tokenizer = await self.store.load(str(record.metadata.get("tokenizer", "")))
             files = {MODEL: data, TOKENIZER: tokenizer}
-        package = Package(record.kind, name, files, record.base_fingerprint, {"training": record.metadata.get("training", {})})
+        package = Package(
+            record.kind, name, files, record.base_fingerprint, {"training": record.metadata.get("training", {})}
+        )
         kind = "model" if record.kind == "base" else "adapter"
         safe = "".join(c if c.isalnum() or c in " -_" else "_" for c in name).strip() or kind
         return f"{safe}.{kind}.zip", container.pack(package)
@@ -182,18 +186,19 @@ class Library:
             items = self._imported_base(name, package, tokenizer, training)
         elif package.kind == "adapter":
             fingerprint, notice = self._base_for(package, known)
-            items = [_item(name, package.files[ADAPTER], "adapter", fingerprint, {"training": training})]
+            items = [SaveItem(name, package.files[ADAPTER], "adapter", fingerprint, {"training": training})]
         else:
             raise FormatError(f"{filename} is a tokenizer alone. Choose it together with its checkpoint (.evl0).")
-        await self.store.save_many(items)
+        # A tokenizer that is there already has the same hash, so it is the same.
+        await self.store.save_many([item for item in items if item.kind != "tokenizer" or item.name not in known])
         current = self.session.current
-        if package.kind == "adapter" and current is not None and current.fingerprint == items[0]["base_fingerprint"]:
+        if package.kind == "adapter" and current is not None and current.fingerprint == items[0].base_fingerprint:
             current.adapters[name] = Adapter(name, package.files[ADAPTER], training, saved=True)
         return {"name": name, "kind": package.kind, "notice": notice, "session": self.session.describe()}
 
     def _imported_base(
         self, name: str, package: Package, tokenizer: bytes | None, training: dict[str, Any]
-    ) -> list[dict[str, Any]]:
+    ) -> list[SaveItem]:
         codec = tokenizer if tokenizer is not None else package.files.get(TOKENIZER)
         if codec is None:
             raise FormatError(
@@ -233,16 +238,12 @@ class Library:
         return self.session.current
 
 
-def _item(name: str, data: bytes, kind: str, fingerprint: str, metadata: dict[str, Any]) -> dict[str, Any]:
-    return {"name": name, "data": data, "kind": kind, "base_fingerprint": fingerprint, "metadata": metadata}
-
-
-def _base_items(name: str, checkpoint: bytes, tokenizer: bytes, training: dict[str, Any]) -> list[dict[str, Any]]:
+def _base_items(name: str, checkpoint: bytes, tokenizer: bytes, training: dict[str, Any]) -> list[SaveItem]:
     """The records of a model: tokenizer first, so that no listing ever shows a base without it."""
     codec = _TOKENIZER_PREFIX + hashlib.sha256(tokenizer).hexdigest()[:16]
     return [
-        _item(codec, tokenizer, "tokenizer", "", {}),
-        _item(name, checkpoint, "base", fingerprint_of(checkpoint), {"tokenizer": codec, "training": training}),
+        SaveItem(codec, tokenizer, "tokenizer", "", {}),
+        SaveItem(name, checkpoint, "base", fingerprint_of(checkpoint), {"tokenizer": codec, "training": training}),
     ]
 
 
@@ -251,7 +252,9 @@ def _check_free(known: dict[str, Record], name: str, kind: str, fingerprint: str
     other = known.get(name)
     if other is not None and (other.kind, other.base_fingerprint) != (kind, fingerprint):
         what = "model" if other.kind == "base" else other.kind
-        raise InvalidArgumentError(f"{name} is the name of another saved {what}. Choose another name, or delete that one.")
+        raise InvalidArgumentError(
+            f"{name} is the name of another saved {what}. Choose another name, or delete that one."
+        )
 
 
 def _free_name(known: dict[str, Record], name: str) -> str:

@@ -68,8 +68,7 @@ class ModelSet:
                 f"this tokenizer does not belong to this model: it has {codec.vocab_size} tokens, "
                 f"the model has {config.vocab_size}. Choose the tokenizer that was exported with the model."
             )
-        model = EvermindLM(**config._asdict(), seed=1, backend=backend)
-        await model.load_weights_async(checkpoint)
+        model = EvermindLM.from_checkpoint(checkpoint, backend)
         return cls(model, codec, checkpoint, fingerprint_of(checkpoint), metadata)
 
     async def lora_of(self, adapter: Adapter) -> EvermindLMLoRA:
@@ -77,7 +76,9 @@ class ModelSet:
         if adapter.lora is None:
             config = self.model.config
             check_adapter_shape(adapter.data, config.vocab_size, config.d_model)
-            adapter.lora = await EvermindLMLoRA.load_adapter_async(self.model, adapter.data)
+            adapter.lora = await EvermindLMLoRA.load_adapter_async(
+                self.model, adapter.data, base_fingerprint=self.fingerprint
+            )
         return adapter.lora
 
     @property
@@ -107,5 +108,7 @@ def read_tokenizer(data: bytes) -> BPETokenizer:
         if not isinstance(json.loads(text), dict):
             raise ValueError("not a JSON object")
     except ValueError as error:
-        raise FormatError(f"this is not a tokenizer.json ({error}). Choose the file that came with the model.") from None
+        raise FormatError(
+            f"this is not a tokenizer.json ({error}). Choose the file that came with the model."
+        ) from None
     return BPETokenizer.from_str(text)

@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
+
+from evermind_web.training import StepInfo
 
 Report = Callable[[dict[str, Any]], None]
 # A fast GPU makes hundreds of steps a second; more than about 20 reports a second only keep the page busy.
 MIN_SECONDS_BETWEEN = 0.05
-
-
-class Step(Protocol):
-    """The parts of `StepInfo` that are used here."""
-
-    step: int
-    total_steps: int
-    loss: float | None
-    tokens: int
-    seconds: float
 
 
 class TrainingProgress:
@@ -37,11 +29,10 @@ class TrainingProgress:
         self.seconds = 0.0
         self.losses: list[float] = []
 
-    def __call__(self, info: Step) -> None:
-        self.steps, self.tokens, self.seconds = int(info.step), int(info.tokens), float(info.seconds)
-        if info.loss is not None:
-            self.losses.append(float(info.loss))
-            self._points.append([self.steps, float(info.loss)])
+    def __call__(self, info: StepInfo) -> None:
+        self.steps, self.tokens, self.seconds = info.step, info.tokens, info.seconds
+        self.losses.append(info.loss)
+        self._points.append([info.step, info.loss])
         now = time.monotonic()
         if self._report and (now - self._last_report >= MIN_SECONDS_BETWEEN or self.steps == info.total_steps):
             self._last_report = now
@@ -50,7 +41,7 @@ class TrainingProgress:
                 {
                     "phase": self._phase,
                     "step": self.steps,
-                    "total_steps": int(info.total_steps),
+                    "total_steps": info.total_steps,
                     "points": self._points,
                     "tokens_per_second": self.tokens_per_second,
                     "seconds_left": left,

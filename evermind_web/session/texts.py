@@ -116,7 +116,9 @@ def windows_in_order(ids: Sequence[int]) -> list[list[int]]:
     return [w for w in (list(ids[i : i + WINDOW]) for i in range(0, len(ids), WINDOW)) if len(w) > 1]
 
 
-def training_windows(ids: Sequence[int], steps: int, seed: int, line_starts: Sequence[int], bos: int) -> list[list[int]]:
+def training_windows(
+    ids: Sequence[int], steps: int, seed: int, line_starts: Sequence[int], bos: int
+) -> list[list[int]]:
     """`steps` × 8 windows of equal length (64, or all of a shorter text), in the order to train on.
 
     Each pass over the text begins at another offset and is shuffled. The first window of every step

@@ -1,0 +1,42 @@
+// The few DOM helpers that the views share. Text only ever goes in as text, never as HTML.
+
+/** The element with a test id. @template {HTMLElement} T @param {string} id @param {new () => T} kind @returns {T} */
+export function part(id, kind) {
+  return query(`[data-testid="${id}"]`, kind);
+}
+
+/** @template {HTMLElement} T @param {string} selector @param {new () => T} kind @param {ParentNode} [root] @returns {T} */
+export function query(selector, kind, root = document) {
+  const found = root.querySelector(selector);
+  if (!(found instanceof kind)) throw new Error(`the page has no ${kind.name} ${selector}`);
+  return found;
+}
+
+/**
+ * @template {keyof HTMLElementTagNameMap} K
+ * @param {K} tag @param {{text?: string, class?: string, testid?: string}} [options] @param {...Node} children
+ * @returns {HTMLElementTagNameMap[K]}
+ */
+export function make(tag, { text, class: className, testid } = {}, ...children) {
+  const element = document.createElement(tag);
+  if (text !== undefined) element.textContent = text;
+  if (className) element.className = className;
+  if (testid) element.dataset.testid = testid;
+  element.append(...children);
+  return element;
+}
+
+/** What went wrong, as a sentence. @param {unknown} error */
+export function sentence(error) {
+  const text = error instanceof Error ? error.message : String(error);
+  return text.charAt(0).toUpperCase() + text.slice(1) + (/[.!?…]$/.test(text) ? "" : ".");
+}
+
+/** Ask in a dialog. @param {HTMLDialogElement} dialog @returns {Promise<boolean>} whether it was accepted */
+export function ask(dialog) {
+  return new Promise((resolve) => {
+    dialog.returnValue = "cancel"; // Escape leaves it so
+    dialog.addEventListener("close", () => resolve(dialog.returnValue === "ok"), { once: true });
+    dialog.showModal();
+  });
+}

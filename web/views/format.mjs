@@ -1,0 +1,31 @@
+// Numbers, sizes and times in words for people.
+
+const number = new Intl.NumberFormat("en");
+
+/** @param {number} count */
+export const integer = (count) => number.format(Math.round(count));
+
+/** @param {number} bytes */
+export function size(bytes) {
+  if (bytes < 1000) return `${bytes} bytes`;
+  return bytes < 1e6 ? `${(bytes / 1e3).toFixed(0)} KB` : `${(bytes / 1e6).toFixed(1)} MB`;
+}
+
+/** @param {number} seconds */
+export function duration(seconds) {
+  if (seconds < 1) return "under 1 s";
+  if (seconds < 90) return `${Math.round(seconds)} s`;
+  return seconds < 5400 ? `${Math.round(seconds / 60)} min` : `${(seconds / 3600).toFixed(1)} h`;
+}
+
+/** @param {string} iso */
+export const date = (iso) => new Date(iso).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short" });
+
+/** @param {number} tokensPerSecond */
+export const speed = (tokensPerSecond) => `${integer(tokensPerSecond)} tokens/s`;
+
+/** @param {string} text */
+export function count(text) {
+  const words = text.trim() ? text.trim().split(/\s+/).length : 0;
+  return text ? `${integer(words)} ${words === 1 ? "word" : "words"}, ${integer(text.length)} characters` : "";
+}

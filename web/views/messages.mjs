@@ -1,0 +1,36 @@
+// The two message boxes at the foot of the page: errors, and notices with an optional Undo.
+
+import { part, query, sentence } from "./dom.mjs";
+
+const NOTICE_MS = 12_000;
+let timer = 0;
+
+/** @param {unknown} error */
+export function showError(error) {
+  open("error", sentence(error));
+}
+
+export function clearError() {
+  part("error", HTMLElement).hidden = true;
+}
+
+/** @param {string} text @param {(() => void) | null} [undo] */
+export function showNotice(text, undo = null) {
+  const button = part("undo", HTMLButtonElement);
+  button.hidden = !undo;
+  button.onclick = () => {
+    part("notice", HTMLElement).hidden = true;
+    undo?.();
+  };
+  open("notice", text);
+  clearTimeout(timer);
+  timer = setTimeout(() => (part("notice", HTMLElement).hidden = true), NOTICE_MS);
+}
+
+/** @param {"error" | "notice"} id @param {string} text */
+function open(id, text) {
+  const box = part(id, HTMLElement);
+  query('[data-role="text"]', HTMLElement, box).textContent = text;
+  query(".close", HTMLButtonElement, box).onclick = () => (box.hidden = true);
+  box.hidden = false;
+}

@@ -1,0 +1,98 @@
+// One training run on the page: progress bar, numbers and curve, Start and Stop. Steps 1 and 3 each have one.
+
+import { createCurve } from "./curve.mjs";
+import { part, query, sentence } from "./dom.mjs";
+import * as format from "./format.mjs";
+import { clearError, showError } from "./messages.mjs";
+
+/** @typedef {import("../evermind.mjs").Progress} Progress */
+/** @typedef {import("../evermind.mjs").TrainingResult} TrainingResult */
+/** @typedef {import("./state.mjs").Store} Store */
+
+/** @type {Record<string, (p: Progress) => string>} */
+const PHASES = {
+  tokenizer: (p) => `Building the vocabulary: ${p.step} of ${p.totalSteps} merges`,
+  encode: () => "Reading the text",
+  train: (p) => `Learning: step ${p.step} of ${p.totalSteps}`,
+  evaluate: () => "Measuring on text that it has not seen",
+};
+
+/**
+ * @param {"train" | "personalize"} job
+ * @param {Store} store
+ * @param {(signal: AbortSignal, onProgress: (progress: Progress) => void) => Promise<TrainingResult>} work
+ * @param {() => Promise<boolean>} [confirm] asked before the start
+ */
+export function createRun(job, store, work, confirm = async () => true) {
+  const start = part(`${job}-start`, HTMLButtonElement);
+  const stop = part(`${job}-stop`, HTMLButtonElement);
+  const status = part(`${job}-status`, HTMLElement);
+  const loss = part(`${job}-loss`, HTMLElement);
+  const speed = part(`${job}-speed`, HTMLElement);
+  const eta = part(`${job}-eta`, HTMLElement);
+  const bar = query(`#${job}-run [data-role="bar"]`, HTMLProgressElement);
+  const curve = createCurve(part(`${job}-curve`, HTMLElement));
+  let abort = new AbortController();
+
+  /** @param {Progress} p */
+  function onProgress(p) {
+    status.textContent = `${PHASES[p.phase](p)}…`;
+    if (p.phase !== "train") return bar.removeAttribute("value");
+    bar.value = p.step / p.totalSteps;
+    const points = p.points ?? [];
+    curve.add(points);
+    if (points.length) loss.textContent = points[points.length - 1][1].toFixed(2);
+    speed.textContent = format.speed(p.tokensPerSecond ?? 0);
+    eta.textContent = format.duration(p.secondsLeft ?? 0);
+  }
+
+  async function run() {
+    clearError();
+    if (!(await confirm())) return;
+    const before = status.textContent;
+    abort = new AbortController();
+    store.set({ busy: job });
+    curve.clear();
+    for (const field of [loss, speed, eta]) field.textContent = "–";
+    bar.removeAttribute("value");
+    status.textContent = "Starting…";
+    try {
+      const result = await work(abort.signal, onProgress);
+      status.textContent = summary(result);
+      bar.value = result.steps ? 1 : 0;
+      eta.textContent = "–";
+    } catch (error) {
+      showError(error);
+      status.textContent = error instanceof Error && error.name === "InvalidArgumentError" ? before : sentence(error);
+      bar.value = 0;
+    } finally {
+      store.set({ busy: "" });
+    }
+  }
+
+  start.addEventListener("click", () => void run());
+  stop.addEventListener("click", () => {
+    abort.abort();
+    stop.disabled = true;
+    status.textContent = "Stopping after this step…";
+  });
+  return {
+    /** @param {boolean} possible */
+    enable(possible) {
+      const { busy } = store.get();
+      start.disabled = !possible || busy !== "";
+      stop.disabled = busy !== job || abort.signal.aborted;
+    },
+    /** @param {string} text */
+    say: (text) => (status.textContent = text),
+  };
+}
+
+/** @param {TrainingResult} r */
+function summary(r) {
+  if (!r.steps) return "Stopped before the first step: nothing was learned, and nothing was lost.";
+  const took = `${format.integer(r.steps)} ${r.steps === 1 ? "step" : "steps"} in ${format.duration(r.seconds)}`;
+  const gain = `Loss on text it has not seen: ${r.lossBefore.toFixed(2)} → ${r.lossAfter.toFixed(2)}`;
+  const reference = `(guessing by frequency: ${r.unigram.toFixed(2)})`;
+  return `${r.stopped ? "Stopped and kept" : "Done"}: ${took}. ${gain} ${reference}.`;
+}

@@ -1,0 +1,190 @@
+// Step 4: what is kept in this browser, and files in and out.
+
+import { ask, make, part, query } from "./dom.mjs";
+import * as format from "./format.mjs";
+import { clearError, showError, showNotice } from "./messages.mjs";
+import { replaceUnsaved } from "./teach.mjs";
+
+/** @typedef {import("../evermind.mjs").Evermind} Evermind */
+/** @typedef {import("../evermind.mjs").SavedItem} SavedItem */
+/** @typedef {import("./state.mjs").Store} Store */
+
+/** The name that was last saved or loaded here: if the browser evicts the data, the page can say so. */
+const REMEMBERED = "evermind:last-model";
+
+/** @param {() => Evermind} em @param {Store} store */
+export function createSaved(em, store) {
+  /** Do something, then show the list anew; errors go to the message box. @param {() => Promise<void>} action */
+  async function act(action) {
+    clearError();
+    try {
+      await action();
+    } catch (error) {
+      showError(error);
+    }
+    await refresh();
+  }
+
+  async function refresh() {
+    try {
+      store.set({ saved: await em().list() });
+      await showStorage(em());
+    } catch (error) {
+      showError(error);
+    }
+  }
+
+  const name = part("save-name", HTMLInputElement);
+  query("#save-form", HTMLFormElement).addEventListener("submit", (event) => {
+    event.preventDefault();
+    void act(async () => {
+      await em().save(name.value);
+      remember(name.value.trim());
+      await em().persist();
+      showNotice(`Saved ${name.value.trim()} in this browser.`);
+    });
+  });
+  const files = part("import-file", HTMLInputElement);
+  files.addEventListener("change", () => {
+    const chosen = [...(files.files ?? [])];
+    files.value = "";
+    void act(() => importFiles(em(), chosen));
+  });
+  part("persist", HTMLButtonElement).addEventListener("click", () =>
+    act(async () => {
+      const granted = await em().persist();
+      showNotice(granted ? "The browser will keep it." : "The browser did not promise it. Export what you want to keep.");
+    }),
+  );
+
+  const actions = createActions(em, store, act);
+  store.subscribe(({ ready, busy, session, saved }) => {
+    part("save", HTMLButtonElement).disabled = !ready || busy !== "" || !session?.model;
+    const list = part("saved-list", HTMLUListElement);
+    const rows = saved.map((item) => row(item, actions, busy !== "", inMemory(session, item)));
+    list.replaceChildren(...(rows.length ? rows : [make("li", { class: "empty", text: "Nothing saved yet." })]));
+  });
+  return { refresh, checkRemembered: () => checkRemembered(store) };
+}
+
+/** @typedef {ReturnType<typeof createActions>} Actions */
+
+/** @param {() => Evermind} em @param {Store} store @param {(action: () => Promise<void>) => Promise<void>} act */
+function createActions(em, store, act) {
+  return {
+    /** @param {SavedItem} item */
+    load: (item) =>
+      act(async () => {
+        if (!(await replaceUnsaved(store, `Load ${item.name} in its place?`))) return;
+        store.set({ busy: "load" });
+        try {
+          await em().load(item.name);
+          remember(item.name);
+          showNotice(`Loaded ${item.name}.`);
+        } finally {
+          store.set({ busy: "" });
+        }
+      }),
+    /** @param {SavedItem} item */
+    rename: (item) =>
+      act(async () => {
+        const field = part("rename-name", HTMLInputElement);
+        field.value = item.name;
+        if (!(await ask(query("#rename-dialog", HTMLDialogElement)))) return;
+        await em().rename(item.name, field.value);
+        if (localStorage.getItem(REMEMBERED) === item.name) remember(field.value.trim());
+      }),
+    /** @param {SavedItem} item */
+    remove: (item) =>
+      act(async () => {
+        const { filename, bytes } = await em().exportFile(item.name);
+        await em().delete(item.name);
+        if (localStorage.getItem(REMEMBERED) === item.name) localStorage.removeItem(REMEMBERED);
+        const file = new File([/** @type {BlobPart} */ (bytes)], filename);
+        showNotice(`Deleted ${item.name}.`, () => void act(async () => void (await em().importFile(file))));
+      }),
+    /** @param {SavedItem} item */
+    download: (item) =>
+      act(async () => {
+        const { filename, bytes } = await em().exportFile(item.name);
+        const link = make("a");
+        link.href = URL.createObjectURL(new Blob([/** @type {BlobPart} */ (bytes)], { type: "application/zip" }));
+        link.download = filename;
+        link.click();
+        setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+      }),
+  };
+}
+
+/** @param {SavedItem} item @param {Actions} actions @param {boolean} busy @param {boolean} current */
+function row(item, actions, busy, current) {
+  const kind = item.kind === "base" ? "Model with its tokenizer" : `Adapter of ${item.base || "a model that is not here"}`;
+  const details = [kind, format.size(item.bytes), format.date(item.modified)];
+  if (item.training.lossAfter) details.push(`loss ${item.training.lossAfter.toFixed(2)}`);
+  /** @param {string} text @param {string} testid @param {(item: SavedItem) => void} action */
+  const button = (text, testid, action) => {
+    const made = make("button", { text, testid });
+    made.type = "button";
+    made.disabled = busy && testid === "load";
+    made.setAttribute("aria-label", `${text} ${item.name}`);
+    made.addEventListener("click", () => action(item));
+    return made;
+  };
+  const title = make("p", { class: "name" }, make("span", { text: item.name }));
+  if (current) title.append(" ", make("span", { class: "tag", text: "in use" }));
+  const element = make(
+    "li",
+    { testid: "saved-item" },
+    make("div", { class: "grow" }, title, make("p", { class: "hint", text: details.join(" · ") })),
+    make(
+      "div",
+      { class: "row" },
+      button("Load", "load", actions.load),
+      button("Rename", "rename", actions.rename),
+      button("Export", "export", actions.download),
+      button("Delete", "delete", actions.remove),
+    ),
+  );
+  element.dataset.kind = item.kind;
+  element.dataset.name = item.name;
+  return element;
+}
+
+/** @param {import("../evermind.mjs").SessionInfo | null} session @param {SavedItem} item */
+function inMemory(session, item) {
+  if (item.kind === "base") return Boolean(session?.model?.saved && session.model.name === item.name);
+  return session?.activeAdapter === item.name && session.model?.fingerprint === item.fingerprint;
+}
+
+/** A file exported here, or a bare checkpoint together with its tokenizer.json. @param {Evermind} em @param {File[]} chosen */
+async function importFiles(em, chosen) {
+  const tokenizer = chosen.find((file) => file.name.endsWith(".json"));
+  const others = chosen.filter((file) => file !== tokenizer);
+  for (const file of others.length || !tokenizer ? others : [tokenizer]) {
+    const { kind, name, notice } = await em.importFile(file, tokenizer);
+    showNotice([`Imported the ${kind === "base" ? "model" : "adapter"} ${name}.`, notice].filter(Boolean).join(" "));
+  }
+}
+
+/** @param {Evermind} em */
+async function showStorage(em) {
+  const { used, quota, survivesReload, notice } = await em.storage();
+  const persisted = (await navigator.storage?.persisted?.()) ?? false;
+  const kept = persisted ? "The browser promised to keep it." : "The browser may drop it when space runs low.";
+  const room = quota ? `${format.size(used)} of ${format.size(quota)} used in this browser.` : "";
+  part("storage", HTMLElement).textContent = [room, survivesReload ? kept : notice].filter(Boolean).join(" ");
+  part("persist", HTMLButtonElement).hidden = persisted || !survivesReload;
+}
+
+/** @param {string} name */
+function remember(name) {
+  localStorage.setItem(REMEMBERED, name);
+}
+
+/** Say so if the browser has dropped what was last used here. @param {Store} store */
+function checkRemembered(store) {
+  const name = localStorage.getItem(REMEMBERED);
+  if (!name || store.get().saved.some((item) => item.name === name)) return;
+  showError(new Error(`${name} is no longer in this browser: its data was cleared. Import it from a file, or teach it again.`));
+  localStorage.removeItem(REMEMBERED);
+}

@@ -1,0 +1,52 @@
+// Step 1: a text becomes a model.
+
+import { ask, part, query } from "./dom.mjs";
+import { createRun } from "./run.mjs";
+import { createSource } from "./source.mjs";
+
+/** @typedef {import("../evermind.mjs").Evermind} Evermind */
+/** @typedef {import("./state.mjs").Store} Store */
+
+export const SAMPLE = {
+  url: "./samples/alice.txt",
+  title: "Lewis Carroll, Alice’s Adventures in Wonderland (excerpt)",
+};
+
+/** @param {() => Evermind} em @param {Store} store */
+export function createTeach(em, store) {
+  const source = createSource(
+    { text: "train-text", file: "train-file", sample: "sample-text", drop: "train-drop", count: "train-count" },
+    SAMPLE,
+    (file) => em().readText(file),
+  );
+  const length = part("train-length", HTMLSelectElement);
+  const run = createRun(
+    "train",
+    store,
+    (signal, onProgress) =>
+      em().train(source.text(), {
+        length: /** @type {"quick" | "normal" | "long"} */ (length.value),
+        signal,
+        onProgress,
+      }),
+    () => replaceUnsaved(store, "Teach a new one in its place?"),
+  );
+  store.subscribe(({ ready }) => run.enable(ready));
+  return run;
+}
+
+/**
+ * Whether unsaved work may be replaced; asks only if there is some.
+ * @param {Store} store @param {string} question @returns {Promise<boolean>}
+ */
+export async function replaceUnsaved(store, question) {
+  if (!hasUnsaved(store)) return true;
+  query("#confirm-text", HTMLElement).textContent = `What you taught it is not saved yet. ${question}`;
+  return ask(query("#confirm-dialog", HTMLDialogElement));
+}
+
+/** @param {Store} store */
+export function hasUnsaved(store) {
+  const session = store.get().session;
+  return Boolean(session?.model && (!session.model.saved || session.adapters.some((a) => !a.saved)));
+}
