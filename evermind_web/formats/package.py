@@ -26,17 +26,23 @@ FNV_OFFSET, FNV_PRIME, FNV_CHUNK = 0x811C9DC5, 0x01000193, 1 << 16
 
 
 class PackageParts(NamedTuple):
-    """The manifest as JSON gave it, the checkpoint, and the codec section (b"" where there is none)."""
+    """The manifest, as text and as JSON gave it, the checkpoint, and the codec section (b"" where there is none)."""
 
+    text: str
     manifest: dict[str, Any]
     checkpoint: bytes
     codec: bytes
 
 
-def write_package(manifest: dict[str, Any], checkpoint: bytes, codec: bytes = b"") -> bytes:
-    """The file; the manifest's key order is kept."""
-    text = json.dumps(manifest, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
-    return MAGIC_BYTES + struct.pack("<2I", VERSION, len(text)) + text + checkpoint + codec
+def manifest_text(manifest: dict[str, Any]) -> str:
+    """Compact JSON in the given key order."""
+    return json.dumps(manifest, separators=(",", ":"), ensure_ascii=False)
+
+
+def write_package(text: str, checkpoint: bytes, codec: bytes = b"") -> bytes:
+    """The file of a manifest (its JSON text), a checkpoint and a codec section."""
+    encoded = text.encode("utf-8")
+    return MAGIC_BYTES + struct.pack("<2I", VERSION, len(encoded)) + encoded + checkpoint + codec
 
 
 def read_package(data: bytes) -> PackageParts:
@@ -54,7 +60,8 @@ def read_package(data: bytes) -> PackageParts:
     if start > len(data):
         raise truncated("model package", len(data), start, at_least=True)
     try:
-        manifest = json.loads(data[HEADER_BYTES:start].decode("utf-8"))
+        text = data[HEADER_BYTES:start].decode("utf-8")
+        manifest = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise FormatError(f"model package is damaged: its manifest is no valid JSON ({error})") from None
     if not isinstance(manifest, dict):
@@ -67,7 +74,7 @@ def read_package(data: bytes) -> PackageParts:
         if start + size > len(data):
             raise truncated("model package", len(data), start + size)
         end = start + size
-    return PackageParts(manifest, bytes(data[start:end]), bytes(data[end:]))
+    return PackageParts(text, manifest, bytes(data[start:end]), bytes(data[end:]))
 
 
 def fnv1a(data: bytes) -> int:

@@ -1,0 +1,28 @@
+"""Sparse deltas of a model against a checkpoint: what `EvermindLM.export_delta` and `.load_delta` do."""
+
+from __future__ import annotations
+
+from evermind_web.formats.arch import Arch, param_count_of
+from evermind_web.formats.delta import apply_row_delta, compute_row_delta, deserialize_row_delta, serialize_row_delta
+from evermind_web.formats.evl0 import read_evl0, write_evl0
+from evermind_web.params import F32
+
+
+def row_size_of(arch: Arch) -> int:
+    """d_model where it divides the number of parameters, else 1."""
+    return arch.d_model if param_count_of(arch) % arch.d_model == 0 else 1
+
+
+def delta_against(arch: Arch, base: bytes, packed: F32, eps: float = 0.0) -> bytes:
+    """EVD0 bytes: the rows of `packed` that differ from the checkpoint `base` by more than eps.
+
+    ConfigMismatchError if base is of another shape, FormatError if it is damaged.
+    """
+    _, before = read_evl0(base, arch)
+    return serialize_row_delta(compute_row_delta(before, packed, row_size_of(arch), eps))
+
+
+def checkpoint_with_delta(arch: Arch, base: bytes, delta: bytes) -> bytes:
+    """The EVL0 checkpoint that delta makes of base; both are verified before anything is used."""
+    _, before = read_evl0(base, arch)
+    return write_evl0(arch, apply_row_delta(before, deserialize_row_delta(delta)))
