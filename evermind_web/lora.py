@@ -16,9 +16,10 @@ from evermind_web.backend.base import Buf
 from evermind_web.batch import I32, sequence_batches
 from evermind_web.environment import run_blocking
 from evermind_web.errors import ConfigMismatchError, InvalidArgumentError
+from evermind_web.flat_model import Parameter
 from evermind_web.formats.lora_blob import read_lora, write_lora
 from evermind_web.layout import ALIGN, padded
-from evermind_web.model import EvermindLM, Parameter, Tokens, _next_or_none
+from evermind_web.model import EvermindLM, Tokens, _next_or_none
 from evermind_web.optim import AdamWOptions, FlatAdamW
 from evermind_web.params import F32
 from evermind_web.quant import dequantize_fp16, dequantize_int8, quantize_fp16, quantize_int8

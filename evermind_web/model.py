@@ -5,9 +5,7 @@ Each method that reads the device has a twin `…_async`; the plain one blocks (
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,10 +17,11 @@ from evermind_web.backend.request import resolve_backend
 from evermind_web.batch import I32, Batch, check_tokens, make_batch, sequence_batches
 from evermind_web.environment import run_blocking
 from evermind_web.errors import InvalidArgumentError
-from evermind_web.formats.arch import Arch
+from evermind_web.flat_model import FlatModel
+from evermind_web.formats.arch import evermind_tensor_spec
 from evermind_web.formats.evl0 import read_evl0, write_evl0
 from evermind_web.network import Tape, TapePool, Views, backward, cut, forward, views_of
-from evermind_web.params import F32, ParamTable
+from evermind_web.params import F32, ParamTable, check_arch, initial_weights, whole_number
 
 DEFAULT_SEED = 0x45564C4D
 Tokens = Sequence[int] | NDArray[Any]
@@ -36,20 +35,7 @@ class Codec(Protocol):
     def decode(self, ids: list[int]) -> str: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """A named tensor. `data` is float32 in the tensor's shape: a live view on NumPy, a fresh copy on a GPU."""
-
-    name: str
-    data: F32
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of `data`."""
-        return self.data.shape
-
-
-class EvermindLM:
+class EvermindLM(FlatModel):
     """Tied embedding; layers of causal depthwise convolution and a shared-expert top-k mixture of experts.
 
     `backend`: None (the default backend), "numpy", or what `request_backend` returned. Weights are fresh, from
@@ -68,48 +54,29 @@ class EvermindLM:
         seed: int = DEFAULT_SEED,
         backend: str | Backend | None = None,
     ) -> None:
-        hidden = 2 * d_model if hidden_dim is None else hidden_dim
-        self.config = Arch.of((vocab_size, d_model, num_layers, conv_kernel, hidden, num_experts, top_k))
-        self.table = ParamTable(self.config)
-        initial = self.table.initial(seed)  # before anything is allocated on the device: it may refuse the seed
-        self.backend = resolve_backend(backend)
-        self.flat = self.backend.alloc((self.table.padded_size,))
-        self.weights = cut(self.backend, self.table, self.flat)
-        self.backend.write(self.flat, initial)
-        self._grads: tuple[Buf, Views] | None = None
+        hidden = 2 * whole_number("d_model", d_model) if hidden_dim is None else hidden_dim
+        self.config = check_arch((vocab_size, d_model, num_layers, conv_kernel, hidden, num_experts, top_k))
+        table = ParamTable(evermind_tensor_spec(self.config))
+        initial = initial_weights(table, d_model, seed)  # before anything is allocated on the device
+        super().__init__(resolve_backend(backend), table, initial)
+        self.weights = cut(self.backend, self.config, table, self.flat)
+        self._grads: Views | None = None
         self._pools: dict[bool, TapePool] = {}
-        self._bufs = [self.flat]
         self.loss, self.hyper = self._new((1,)), self._new((ops.HYPER_SIZE,))
         self.set_hyper({})
-
-    def _new(self, shape: tuple[int, ...]) -> Buf:
-        self._bufs.append(self.backend.alloc(shape))
-        return self._bufs[-1]
 
     # ---- what the trainers use: queued, nothing waits ----
 
     @property
-    def flat_grads(self) -> Buf:
-        """The gradient vector (P), made on first use."""
-        return self._gradient_pair()[0]
-
-    @property
     def grads(self) -> Views:
         """Views into the gradient vector."""
-        return self._gradient_pair()[1]
-
-    def _gradient_pair(self) -> tuple[Buf, Views]:
         if self._grads is None:
-            flat = self._new((self.table.padded_size,))
-            self._grads = flat, cut(self.backend, self.table, flat)
+            self._grads = cut(self.backend, self.config, self.table, self.flat_grads)
         return self._grads
 
     def set_hyper(self, values: dict[str, float]) -> None:
         """Upload the step scalars (`ops.HYPER`); gradient scales default to 1, all others to 0."""
-        hyper = np.zeros(ops.HYPER_SIZE, np.float32)
-        for name, value in ({"grad_scale": 1.0, "inv_grad_scale": 1.0} | values).items():
-            hyper[ops.HYPER[name]] = value
-        self.backend.write(self.hyper, hyper)
+        self.backend.write(self.hyper, ops.hyper_vector(values))
 
     def tape(self, rows: int, shared_layers: bool) -> Tape:
         """Buffers for a pass over exactly `rows` rows."""
@@ -208,54 +175,7 @@ class EvermindLM:
         """Blocking twin of `evaluate_async`."""
         return run_blocking(self.evaluate_async(sequences))
 
-    def zero_grad(self) -> None:
-        """Set all gradients to 0."""
-        self.backend.zero(self.flat_grads)
-
     # ---- weights ----
-
-    async def _tensors(self, flat: Buf) -> list[Parameter]:
-        live = getattr(self.backend, "array", None)  # NumPy: the memory itself
-        vector = live(flat) if live is not None else (await self.backend.read(flat))[0]
-        return [Parameter(spec.name, part) for spec, part in self.table.slices(vector)]
-
-    async def parameters_async(self) -> list[Parameter]:
-        """All tensors in canonical order, `.name` and `.data`."""
-        return await self._tensors(self.flat)
-
-    def parameters(self) -> list[Parameter]:
-        """Blocking twin of `parameters_async`."""
-        return run_blocking(self._tensors(self.flat))
-
-    async def gradients_async(self) -> list[Parameter]:
-        """The gradients, in the order of `parameters()`."""
-        return await self._tensors(self.flat_grads)
-
-    def gradients(self) -> list[Parameter]:
-        """Blocking twin of `gradients_async`."""
-        return run_blocking(self._tensors(self.flat_grads))
-
-    @property
-    def num_parameters(self) -> int:
-        """Number of weights."""
-        return self.table.size
-
-    def set_parameter(self, name: str, array: NDArray[Any]) -> None:
-        """Overwrite one tensor, by its name in files. Raises InvalidArgumentError for a wrong name or shape."""
-        spec = self.table.by_name.get(name)
-        if spec is None:
-            raise InvalidArgumentError(f"no parameter is named {name!r}; parameters() lists the names")
-        values = np.asarray(array, np.float32)
-        if values.shape != spec.shape:
-            raise InvalidArgumentError(f"{name}: expected shape {spec.shape}, got {values.shape}")
-        view = self.backend.view(self.flat, spec.padded_offset, spec.shape)
-        self.backend.write(view, values)
-        self.backend.free(view)
-
-    async def packed_weights_async(self) -> F32:
-        """All weights as one packed float32 vector in canonical order: the body of a checkpoint."""
-        (vector,) = await self.backend.read(self.flat)
-        return self.table.pack(vector)
 
     async def export_weights_async(self, fp16: bool = False) -> bytes:
         """An EVL0 checkpoint. fp16 rounds to nearest; a value that fp16 cannot hold is refused by its tensor's name."""
@@ -271,7 +191,7 @@ class EvermindLM:
         Raises FormatError (not a whole checkpoint) or ConfigMismatchError (of another model).
         """
         _, packed = read_evl0(data, self.config)
-        self.backend.write(self.flat, self.table.pad(packed))
+        self.load_packed(packed)
 
     async def load_weights_async(self, data: bytes) -> None:
         """`load_weights`, and the upload is done when it returns."""
@@ -285,15 +205,6 @@ class EvermindLM:
         model = cls(**arch._asdict(), backend=backend)
         model.load_weights(data)
         return model
-
-    async def fingerprint_async(self) -> str:
-        """SHA-256 (hex) of the packed little-endian float32 weights: what adapters name their base by."""
-        packed = await self.packed_weights_async()
-        return hashlib.sha256(np.asarray(packed, "<f4").tobytes()).hexdigest()
-
-    def fingerprint(self) -> str:
-        """Blocking twin of `fingerprint_async`."""
-        return run_blocking(self.fingerprint_async())
 
     # ---- generation ----
 
@@ -360,14 +271,13 @@ class EvermindLM:
         """Give all memory back; the model must not be used afterwards. A second call does nothing."""
         for pool in self._pools.values():
             pool.free()
-        for views in (self.weights, *([self._grads[1]] if self._grads else [])):
-            for view in views_of(views):
-                self.backend.free(view)
-        for buf in self._bufs:
-            self.backend.free(buf)
-        self._bufs.clear()
         self._pools.clear()
+        for views in (self.weights, self._grads):
+            for view in views_of(views) if views else ():
+                self.backend.free(view)
         self._grads = None
+        if self._bufs:
+            super().dispose()
 
 
 async def _next_or_none(tokens: AsyncIterator[int]) -> int | None:

@@ -36,14 +36,13 @@ class Views:
     layers: tuple[LayerViews, ...]
 
 
-def cut(backend: Backend, table: ParamTable, flat: Buf) -> Views:
+def cut(backend: Backend, arch: Arch, table: ParamTable, flat: Buf) -> Views:
     """Views into a flat padded vector (P)."""
 
     def view(name: str) -> Buf:
         spec = table.by_name[name]
         return backend.view(flat, spec.padded_offset, spec.shape)
 
-    arch = table.arch
     block = moe_layout(arch.d_model, arch.hidden_dim, arch.num_experts).size
     layers = []
     for i in range(arch.num_layers):

@@ -25,6 +25,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from evermind_web.backend.base import Backend, Buf
 from evermind_web.errors import InvalidArgumentError
 
@@ -51,6 +54,16 @@ HYPER: Final = {
     )
 }
 HYPER_SIZE: Final = 16
+
+
+def hyper_vector(values: Mapping[str, float]) -> NDArray[np.float32]:
+    """The contents of a `hyper` buffer; gradient scales default to 1, all others to 0."""
+    vector = np.zeros(HYPER_SIZE, np.float32)
+    for name, value in ({"grad_scale": 1.0, "inv_grad_scale": 1.0} | dict(values)).items():
+        vector[HYPER[name]] = value
+    return vector
+
+
 SAMPLING: Final = {name: i for i, name in enumerate(("temperature",))}  # slots of the `sampling` buffer
 SAMPLING_SIZE: Final = 16
 

@@ -124,10 +124,7 @@ class AdamW:
     def step(self) -> None:
         """One step on the gradients as they are; they are not zeroed."""
         self._step += 1
-        values = self.options.hyper(self._step)
-        hyper = np.zeros(ops.HYPER_SIZE, np.float32)
-        for name, value in values.items():
-            hyper[ops.HYPER[name]] = value
+        hyper = ops.hyper_vector(self.options.hyper(self._step))
         parameters, gradients = self.target.parameters(), self.target.gradients()
         with np.errstate(all="ignore"):
             for i, (m, v) in zip(self._owned, self._moments, strict=True):

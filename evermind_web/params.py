@@ -7,20 +7,23 @@ expert, routed experts. In files the tensors are packed; in memory each starts a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+import operator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evermind_web.errors import InvalidArgumentError
-from evermind_web.formats.arch import Arch, evermind_tensor_spec
+from evermind_web.formats.arch import FIELDS, Arch, TensorSpec
 from evermind_web.layout import ALIGN, padded
 from evermind_web.rng import SeededRng, check_seed
 
 F32 = NDArray[np.float32]
-EMBEDDING_STD = 0.02
+EMBEDDING_STD = ROUTER_STD = OUTPUT_STD = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +39,12 @@ class ParamSpec:
 
 
 class ParamTable:
-    """All tensors of a model of one shape, in canonical order."""
+    """Tensors in canonical order and where they lie: the one list that everything else is generated from."""
 
-    def __init__(self, arch: Arch) -> None:
-        self.arch = check_arch(arch)
+    def __init__(self, tensors: Iterable[TensorSpec]) -> None:
         self.specs: list[ParamSpec] = []
         offset = at = 0
-        for tensor in evermind_tensor_spec(arch):
+        for tensor in tensors:
             decays = len(tensor.shape) > 1  # gains and biases are left alone: decay would only pull them off
             self.specs.append(ParamSpec(tensor.name, tensor.shape, tensor.size, offset, at, decays))
             offset += tensor.size
@@ -86,36 +88,56 @@ class ParamTable:
             groups[first : first + padded(spec.size) // ALIGN] = value
         return groups
 
-    def initial(self, seed: int) -> F32:
-        """Fresh padded weights, bit for bit those of the reference (FORMAT 5 and 6)."""
-        vector = np.zeros(self.padded_size, np.float32)
-        first = check_seed(seed) or 1
-        rng = SeededRng(first)
-        for spec, part in self.slices(vector):
-            layer = spec.name.split(".")
-            if spec.name == "token_embedding.weight":
-                part[...] = rng.gaussian(spec.size, EMBEDDING_STD).reshape(spec.shape)
-            elif layer[2] == "conv":
-                part[:, 0] = 1
-            elif layer[2].startswith("norm"):
-                part[...] = 1
-            elif layer[3] == "router":  # each mixture has a stream of its own, and the router draws first
-                rng = SeededRng((first + 1 + int(layer[1])) % 2**32)
-                part[...] = rng.gaussian(spec.size, 0.02).reshape(spec.shape)
-            elif layer[-1] in ("w1", "w2"):
-                std = float(np.sqrt(2 / self.arch.d_model)) if layer[-1] == "w1" else 0.02
-                part[...] = rng.gaussian(spec.size, std).reshape(spec.shape)
-        return vector
+
+def initial_weights(table: ParamTable, d_model: int, seed: int) -> F32:
+    """Fresh padded weights of an EvermindLM, bit for bit those of the reference (FORMAT 5 and 6)."""
+    vector = np.zeros(table.padded_size, np.float32)
+    first = check_seed(seed) or 1
+    rng = SeededRng(first)
+    for spec, part in table.slices(vector):
+        layer = spec.name.split(".")
+        if spec.name == "token_embedding.weight":
+            part[...] = rng.gaussian(spec.size, EMBEDDING_STD).reshape(spec.shape)
+        elif layer[2] == "conv":
+            part[:, 0] = 1
+        elif layer[2].startswith("norm"):
+            part[...] = 1
+        elif layer[3] == "router":  # each mixture has a stream of its own, and its router draws first
+            rng = SeededRng((first + 1 + int(layer[1])) % 2**32)
+            init_moe_tensor(rng, "wr", part, d_model)
+        else:
+            init_moe_tensor(rng, layer[-1], part, d_model)
+    return vector
 
 
-def check_arch(arch: Arch) -> Arch:
-    """The shape itself if a model can have it; InvalidArgumentError naming the field otherwise."""
-    for field, value in zip(arch._fields, arch, strict=True):
-        if field == "num_layers":
-            if not 0 <= value < 2**32:
-                raise InvalidArgumentError(f"num_layers must be 0 or more, got {value}")
-        elif not 0 < value < 2**32:
-            raise InvalidArgumentError(f"{field} must be at least 1, got {value}")
-    if arch.top_k > arch.num_experts:
-        raise InvalidArgumentError(f"top_k must be in 1…num_experts ({arch.num_experts}), got {arch.top_k}")
+def init_moe_tensor(rng: SeededRng, kind: str, part: F32, d_model: int) -> None:
+    """Fill wr, w1 or w2 (=) with the next normal draws of the mixture's stream; biases stay 0 and draw nothing."""
+    std = {"wr": ROUTER_STD, "w1": math.sqrt(2 / d_model), "w2": OUTPUT_STD}.get(kind)
+    if std is not None:
+        part[...] = rng.gaussian(part.size, std).reshape(part.shape)
+
+
+def whole_number(name: str, value: Any, least: int = 1) -> int:
+    """`value` as an int from `least` to 2³²−1; InvalidArgumentError naming it otherwise."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise InvalidArgumentError(f"{name} must be a whole number, got {value!r}") from None
+    if not least <= number < 2**32:
+        raise InvalidArgumentError(f"{name} must be at least {least}, got {number}")
+    return number
+
+
+def check_arch(sizes: Iterable[Any]) -> Arch:
+    """The shape of V, D, L, K, H, E, k if a model can have it; InvalidArgumentError naming the field otherwise."""
+    arch = Arch(
+        *(whole_number(name, size, int(name != "num_layers")) for name, size in zip(FIELDS, sizes, strict=True))
+    )
+    check_top_k(arch.top_k, arch.num_experts)
     return arch
+
+
+def check_top_k(top_k: int, num_experts: int) -> None:
+    """InvalidArgumentError unless 1 ≤ top_k ≤ num_experts."""
+    if not 1 <= top_k <= num_experts:
+        raise InvalidArgumentError(f"top_k must be in 1…num_experts ({num_experts}), got {top_k}")
