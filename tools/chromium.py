@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -22,7 +23,7 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 UNPACKED = CACHE / "chromium"
 LAUNCHER = UNPACKED / "chromium.sh"
 PLAYWRIGHT = CACHE / "playwright"
-DEBIAN_PACKAGES = ("chromium", "fonts-dejavu-core", "fontconfig-config")
+DEBIAN_PACKAGES = ("chromium", "chromium-common", "fonts-dejavu-core", "fontconfig-config")
 
 
 def find() -> Path | None:
@@ -108,7 +109,8 @@ def write_launcher(folder: Path) -> None:
         f"<dir>/usr/share/fonts</dir><dir>{UNPACKED}/usr/share/fonts</dir>"
         f"<cachedir>{UNPACKED}/fontcache</cachedir>\n</fontconfig>\n"
     )
-    libraries = sorted({str(path.parent.relative_to(folder)) for path in folder.glob("usr/lib/**/*.so*")})
+    found = [path for path in folder.glob("**/*.so*") if re.search(r"\.so[.0-9]*$", path.name)]
+    libraries = sorted({str(path.parent.relative_to(folder)) for path in found})
     paths = ":".join(f"$here/{name}" for name in libraries)
     launcher = folder / LAUNCHER.name
     launcher.write_text(
