@@ -2,33 +2,69 @@
 
 from __future__ import annotations
 
-from evermind_web._version import __version__
-from evermind_web.backend.request import resolve_backend, set_default_backend
-from evermind_web.errors import EvermindError
-from evermind_web.flat_model import Parameter
-from evermind_web.lora import EvermindLMLoRA, LoRAAdapter, quantize_base
-from evermind_web.mixture import LoadBalanceAccumulator, MoETrainer, SharedExpertMoE
-from evermind_web.model import EvermindLM
-from evermind_web.optim import AdamW, DynamicLossScaler
-from evermind_web.rng import SeededRng
-from evermind_web.training import EvermindLMTrainer, StepInfo
-
-__all__ = [
-    "AdamW",
-    "DynamicLossScaler",
-    "EvermindError",
-    "EvermindLM",
-    "EvermindLMLoRA",
-    "EvermindLMTrainer",
-    "LoRAAdapter",
-    "LoadBalanceAccumulator",
-    "MoETrainer",
-    "Parameter",
-    "SeededRng",
-    "SharedExpertMoE",
-    "StepInfo",
-    "__version__",
-    "quantize_base",
-    "resolve_backend",
-    "set_default_backend",
-]
+from evermind_web._version import __version__ as __version__
+from evermind_web.backend.request import resolve_backend as resolve_backend
+from evermind_web.backend.request import set_default_backend as set_default_backend
+from evermind_web.bench import benchmark_model as benchmark_model
+from evermind_web.bench import benchmark_text as benchmark_text
+from evermind_web.bench import bits_per_token as bits_per_token
+from evermind_web.bench import compare_models as compare_models
+from evermind_web.bench import compare_reports as compare_reports
+from evermind_web.bench import corpus_to_sequences as corpus_to_sequences
+from evermind_web.bench import cross_entropy_grad as cross_entropy_grad
+from evermind_web.bench import cross_entropy_loss as cross_entropy_loss
+from evermind_web.bench import perplexity as perplexity
+from evermind_web.bench import top_k_indices as top_k_indices
+from evermind_web.bench import train_and_benchmark as train_and_benchmark
+from evermind_web.errors import EvermindError as EvermindError
+from evermind_web.flat_model import Parameter as Parameter
+from evermind_web.formats.arch import evermind_tensor_spec as evermind_tensor_spec
+from evermind_web.formats.crc import append_crc_trailer as append_crc_trailer
+from evermind_web.formats.crc import crc32 as crc32
+from evermind_web.formats.crc import verify_crc_trailer as verify_crc_trailer
+from evermind_web.formats.delta import apply_checkpoint_diff as apply_checkpoint_diff
+from evermind_web.formats.delta import apply_row_delta as apply_row_delta
+from evermind_web.formats.delta import compute_row_delta as compute_row_delta
+from evermind_web.formats.delta import deserialize_row_delta as deserialize_row_delta
+from evermind_web.formats.delta import diff_checkpoints as diff_checkpoints
+from evermind_web.formats.delta import serialize_row_delta as serialize_row_delta
+from evermind_web.formats.safetensors_io import safetensors_to_tensors as safetensors_to_tensors
+from evermind_web.formats.safetensors_io import tensors_to_safetensors as tensors_to_safetensors
+from evermind_web.interop.card import generation_config_json as generation_config_json
+from evermind_web.interop.export import EXPORT_FORMATS as EXPORT_FORMATS
+from evermind_web.interop.export import config_json as config_json
+from evermind_web.interop.export import export_evermind as export_evermind
+from evermind_web.interop.export import export_gguf as export_gguf
+from evermind_web.interop.export import export_onnx as export_onnx
+from evermind_web.interop.export import export_safetensors as export_safetensors
+from evermind_web.interop.package import EvermindModelPackage as EvermindModelPackage
+from evermind_web.interop.tensors import arch_of as arch_of
+from evermind_web.interop.tensors import import_evermind as import_evermind
+from evermind_web.interop.tensors import import_evermind_tensors as import_evermind_tensors
+from evermind_web.interop.tensors import infer_arch_from_tensors as infer_arch_from_tensors
+from evermind_web.interop.tensors import named_tensors as named_tensors
+from evermind_web.interop.tensors import param_count as param_count
+from evermind_web.lora import EvermindLMLoRA as EvermindLMLoRA
+from evermind_web.lora import LoRAAdapter as LoRAAdapter
+from evermind_web.lora import quantize_base as quantize_base
+from evermind_web.mixture import LoadBalanceAccumulator as LoadBalanceAccumulator
+from evermind_web.mixture import MoETrainer as MoETrainer
+from evermind_web.mixture import SharedExpertMoE as SharedExpertMoE
+from evermind_web.model import EvermindLM as EvermindLM
+from evermind_web.optim import AdamW as AdamW
+from evermind_web.optim import DynamicLossScaler as DynamicLossScaler
+from evermind_web.quant import dequantize_fp16 as dequantize_fp16
+from evermind_web.quant import dequantize_int8 as dequantize_int8
+from evermind_web.quant import dequantize_int8_per_channel as dequantize_int8_per_channel
+from evermind_web.quant import estimate_memory as estimate_memory
+from evermind_web.quant import float_to_fp16 as float_to_fp16
+from evermind_web.quant import fp16_to_float as fp16_to_float
+from evermind_web.quant import quantize_fp16 as quantize_fp16
+from evermind_web.quant import quantize_int8 as quantize_int8
+from evermind_web.quant import quantize_int8_per_channel as quantize_int8_per_channel
+from evermind_web.quant import round_fp16 as round_fp16
+from evermind_web.rng import SeededRng as SeededRng
+from evermind_web.tokenizer import BPETokenizer as BPETokenizer
+from evermind_web.tokenizer import StreamDecoder as StreamDecoder
+from evermind_web.training import EvermindLMTrainer as EvermindLMTrainer
+from evermind_web.training import StepInfo as StepInfo

@@ -20,6 +20,7 @@ from evermind_web.errors import InvalidArgumentError
 from evermind_web.flat_model import FlatModel
 from evermind_web.formats.arch import evermind_tensor_spec
 from evermind_web.formats.evl0 import read_evl0, write_evl0
+from evermind_web.formats.model_delta import checkpoint_with_delta, delta_against
 from evermind_web.network import Tape, TapePool, Views, backward, cut, forward, views_of
 from evermind_web.params import F32, ParamTable, check_arch, initial_weights, whole_number
 
@@ -205,6 +206,18 @@ class EvermindLM(FlatModel):
         model = cls(**arch._asdict(), backend=backend)
         model.load_weights(data)
         return model
+
+    async def export_delta_async(self, base: bytes, eps: float = 0.0) -> bytes:
+        """An EVD0 file: the rows in which this model differs by more than eps from the checkpoint `base`."""
+        return delta_against(self.config, base, await self.packed_weights_async(), eps)
+
+    def export_delta(self, base: bytes, eps: float = 0.0) -> bytes:
+        """Blocking twin of `export_delta_async`."""
+        return run_blocking(self.export_delta_async(base, eps))
+
+    def load_delta(self, base: bytes, delta: bytes) -> None:
+        """Take the weights of the checkpoint `base` with the rows of an EVD0 file over them; all is checked first."""
+        self.load_weights(checkpoint_with_delta(self.config, base, delta))
 
     # ---- generation ----
 

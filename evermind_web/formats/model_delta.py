@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
 from evermind_web.formats.arch import Arch, param_count_of
 from evermind_web.formats.delta import apply_row_delta, compute_row_delta, deserialize_row_delta, serialize_row_delta
 from evermind_web.formats.evl0 import read_evl0, write_evl0
-from evermind_web.params import F32
+
+F32 = NDArray[np.float32]
 
 
 def row_size_of(arch: Arch) -> int:
