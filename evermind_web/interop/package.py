@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
-from typing import Any, Protocol
+from typing import Any
 
 from evermind_web.environment import run_blocking
 from evermind_web.errors import EvermindError, FormatError
-from evermind_web.formats.arch import FIELDS, Arch, param_count_of
+from evermind_web.formats.arch import FIELDS, Arch
+from evermind_web.formats.moe0 import write_moe0
 from evermind_web.formats.package import fnv1a, manifest_text, read_package, write_package
+from evermind_web.mixture import SharedExpertMoE
 from evermind_web.model import EvermindLM
 from evermind_web.params import check_arch
 
@@ -19,17 +20,6 @@ SCHEMA = "evermind.model/1"
 LM, MOE = "evermind-lm", "shared-expert-moe"
 CHECKPOINT_FORMATS = {LM: "EVL0", MOE: "MoE0"}
 MOE_FIELDS = ("model_dim", "hidden_dim", "num_experts", "top_k")
-
-
-class ExpertModel(Protocol):
-    """What a package needs of a SharedExpertMoE."""
-
-    @property
-    def config(self) -> Any: ...
-
-    def export_weights(self, fp16: bool = False) -> bytes: ...
-
-    def load_weights(self, data: bytes) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -68,59 +58,61 @@ class EvermindModelPackage:
         fp16: bool = False,
         created_at: str | None = None,
     ) -> EvermindModelPackage:
-        """Pack a language model; card is a dict with snake_case keys (description, license, tags, …)."""
+        """Pack a language model.
+
+        card: a dict with snake_case keys (description, license, tags, …). fp16 halves the checkpoint;
+        InvalidArgumentError names a tensor whose values do not fit. created_at: an ISO time, as text.
+        """
+        config = dict(zip(FIELDS, Arch.of(lm.config), strict=True))
         checkpoint = await lm.export_weights_async(fp16)
-        config = {camel(key): value for key, value in zip(FIELDS, Arch.of(lm.config), strict=True)}
-        return cls._pack(LM, config, param_count_of(lm.config), checkpoint, name, version, card, fp16, created_at)
+        return cls._pack(LM, config, lm.num_parameters, checkpoint, fp16, (name, version, card, created_at))
 
     @classmethod
     def from_lm(
+        cls, lm: EvermindLM, name: str, version: str, card: Mapping[str, Any], **options: Any
+    ) -> EvermindModelPackage:
+        """Blocking twin of `from_lm_async`."""
+        return run_blocking(cls.from_lm_async(lm, name, version, card, **options))
+
+    @classmethod
+    async def from_model_async(
         cls,
-        lm: EvermindLM,
+        moe: SharedExpertMoE,
         name: str,
         version: str,
         card: Mapping[str, Any],
         fp16: bool = False,
         created_at: str | None = None,
     ) -> EvermindModelPackage:
-        """Blocking twin of `from_lm_async`."""
-        return run_blocking(cls.from_lm_async(lm, name, version, card, fp16, created_at))
+        """Pack a mixture of experts; arguments as in `from_lm_async`."""
+        config = {key: int(getattr(moe.config, key)) for key in MOE_FIELDS}
+        checkpoint = write_moe0(list(config.values()), await moe.packed_weights_async(), fp16)
+        return cls._pack(MOE, config, moe.num_parameters, checkpoint, fp16, (name, version, card, created_at))
 
     @classmethod
     def from_model(
-        cls,
-        moe: ExpertModel,
-        name: str,
-        version: str,
-        card: Mapping[str, Any],
-        fp16: bool = False,
-        created_at: str | None = None,
+        cls, moe: SharedExpertMoE, name: str, version: str, card: Mapping[str, Any], **options: Any
     ) -> EvermindModelPackage:
-        """Pack a mixture of experts."""
-        config = {camel(key): int(getattr(moe.config, key)) for key in MOE_FIELDS}
-        d, h, e, _ = config.values()
-        count = e * d + (e + 1) * (2 * h * d + h + d)
-        return cls._pack(MOE, config, count, moe.export_weights(fp16), name, version, card, fp16, created_at)
+        """Blocking twin of `from_model_async`."""
+        return run_blocking(cls.from_model_async(moe, name, version, card, **options))
 
     @classmethod
     def _pack(
         cls,
         model_type: str,
-        config: dict[str, int],
+        config: Mapping[str, int],
         count: int,
         checkpoint: bytes,
-        name: str,
-        version: str,
-        card: Mapping[str, Any],
         fp16: bool,
-        created_at: str | None,
+        label: tuple[str, str, Mapping[str, Any], str | None],
     ) -> EvermindModelPackage:
+        name, version, card, created_at = label
         manifest: dict[str, Any] = {
             "schema": SCHEMA,
             "name": name,
             "version": version,
             "modelType": model_type,
-            "config": config,
+            "config": {camel(key): value for key, value in config.items()},
             "paramCount": count,
             "checkpointFormat": CHECKPOINT_FORMATS[model_type],
             "checkpointFp16": bool(fp16),
@@ -170,7 +162,7 @@ class EvermindModelPackage:
         # A mixture alone has four of the seven numbers; the other three are set to what any model may have.
         arch = Arch(*sizes) if len(fields) == len(FIELDS) else Arch(1, sizes[0], 1, 1, *sizes[1:])
         try:
-            check_arch(*arch)
+            check_arch(arch)
         except EvermindError as error:
             return [f"invalid config: {error}"]
         return []
@@ -193,9 +185,9 @@ class EvermindModelPackage:
         lm.load_weights(self.checkpoint)
         return lm
 
-    def load_model(self, backend: Any = None) -> ExpertModel:
+    def load_model(self, backend: Any = None) -> SharedExpertMoE:
         """The packed mixture of experts, a SharedExpertMoE; errors as in `load_lm`."""
         config = self._check(MOE, "load_lm")
-        moe: ExpertModel = import_module("evermind_web").SharedExpertMoE(**config, backend=backend)
+        moe = SharedExpertMoE(**config, backend=backend)
         moe.load_weights(self.checkpoint)
         return moe

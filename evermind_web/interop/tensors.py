@@ -12,7 +12,6 @@ import numpy as np
 from evermind_web.environment import run_blocking
 from evermind_web.errors import FormatError
 from evermind_web.formats.arch import Arch, evermind_tensor_spec, param_count_of
-from evermind_web.formats.evl0 import write_evl0
 from evermind_web.formats.safetensors_io import NamedTensor, read_metadata, safetensors_to_tensors
 from evermind_web.model import EvermindLM
 from evermind_web.params import F32, check_arch
@@ -118,9 +117,7 @@ def import_evermind_tensors(
         renamed = [NamedTensor(name, tuple(t.shape), np.empty(0)) for name, t in found.items()]
         shape = infer_arch_from_tensors(renamed, top_k)
         if top_k is None and shape.num_experts > 1:
-            warnings.warn(
-                f"the file does not say how many experts a token uses; assuming top_k={shape.top_k}", stacklevel=2
-            )
+            warnings.warn(f"nothing says how many experts a token uses; assuming top_k={shape.top_k}", stacklevel=2)
     else:
         shape = Arch.of(arch) if top_k is None else Arch.of(arch)._replace(top_k=top_k)
     check_arch(shape)
@@ -128,7 +125,7 @@ def import_evermind_tensors(
     if found:
         warnings.warn(f"import: no place for {len(found)} tensors, such as {next(iter(found))!r}", stacklevel=2)
     model = EvermindLM(**shape._asdict(), backend=backend)
-    model.load_weights(write_evl0(shape, np.concatenate(parts)))
+    model.load_packed(np.concatenate(parts))
     return model
 
 
