@@ -110,7 +110,8 @@ export class Store {
     const names = prepared.map(({ row }) => row.name);
     /** @type {Row[]} */
     let saved = [];
-    await this.#change(names, prepared.reduce((sum, { row }) => sum + row.size, 0), (existing) => {
+    const need = prepared.reduce((sum, { row }) => sum + row.size, 0);
+    await this.#change(names, need, (existing) => {
       const change = planSave(prepared, existing, replace);
       saved = change.put.map(({ row }) => row);
       return change;
@@ -172,7 +173,7 @@ export class Store {
     try {
       await this.#engine.change(names, plan);
     } catch (error) {
-      throw nameOf(error) === "QuotaExceededError" ? await fullError(error, need) : asStorageError(error);
+      throw need && nameOf(error) === "QuotaExceededError" ? await fullError(error, need) : asStorageError(error);
     }
   }
 }
@@ -198,12 +199,16 @@ function asStorageError(error) {
   return new StorageError(`the browser's storage failed (${nameOf(error)}: ${error}); reload this page`, error);
 }
 
-/** @param {unknown} cause @param {number} need @returns {Promise<StorageFullError>} */
+/**
+ * The browser's estimate may be a fixed figure that hides how full the disk is: never say more than is sure.
+ * @param {unknown} cause @param {number} need @returns {Promise<StorageFullError>}
+ */
 async function fullError(cause, need) {
   const { used, quota } = await browserEstimate();
-  const free = quota ? mebibytes(Math.max(0, quota - used)) : "unknown";
+  const free = quota - used;
+  const sure = free >= 0 && free < need ? mebibytes(free) : `less than ${mebibytes(need)}`;
   const advice = "delete records or download them first; nothing was changed";
-  return new StorageFullError(`browser storage is full: need ${mebibytes(need)}, free ${free}; ${advice}`, cause);
+  return new StorageFullError(`browser storage is full: need ${mebibytes(need)}, free ${sure}; ${advice}`, cause);
 }
 
 /** @param {number} bytes */

@@ -187,6 +187,8 @@ def _parse_index(content: object, path: Path) -> _Index:
         )
     index: _Index = {}
     rows: list[JsonObject] = content.get("records", [])
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise StorageError(f"{path} holds no list of records; restore it from a backup")
     for row in rows:
         blob = row.get("blob")
         if not isinstance(blob, str) or not blob.endswith(".bin") or not blob[:-4].isalnum():
