@@ -3,6 +3,9 @@
 Scope: our own pattern, and the pre-tokenizers of GPT-2, Llama-3 and Qwen style tokenizer.json files
 (`ByteLevel`, `Split`, `Digits`, `Sequence`). Everything else is refused by name: a file whose text would be
 cut in another way than its author's software does gives wrong ids without any error.
+
+Which characters are letters and numbers is what the Unicode version of `regex` says; engines of different age
+disagree about characters that were added in between.
 """
 
 from __future__ import annotations

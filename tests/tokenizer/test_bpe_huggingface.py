@@ -95,7 +95,7 @@ def test_our_files_give_the_same_ids_there(ours: BPETokenizer) -> None:
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.text(st.characters(codec="utf-8", max_codepoint=0x2FFFF), max_size=40))
+@given(st.text(st.characters(exclude_categories=("Cs", "Cn")), max_size=40))  # regex engines differ on new characters
 def test_any_text_is_cut_and_merged_the_same(text: str) -> None:
     want = ANY_THEIRS.encode(text, add_special_tokens=False).ids
     assert ANY_OURS.encode(text) == want
@@ -154,6 +154,7 @@ def test_added_tokens_with_all_their_flags() -> None:
             AddedToken("word", single_word=True),
             AddedToken("L>", lstrip=True),
             AddedToken("<R", rstrip=True),
+            AddedToken("<Q", rstrip=True, normalized=False),
             AddedToken("    ", normalized=False),
         ]
     )
@@ -173,6 +174,9 @@ def test_added_tokens_with_all_their_flags() -> None:
         for text in [*cases, *texts()]:
             want = theirs.encode(text, add_special_tokens=False).ids
             assert loaded.encode(text, allow_special=allow_special) == want, text
+    # Theirs gives the blanks that "<Q" swallowed a second time, as the token of four blanks.
+    tokens = {i: token for token, i in loaded.vocab.items()}
+    assert [tokens[i] for i in loaded.encode("<Q    x")] == ["<Q", "x"]
     # Theirs reads the letters of an added token as byte symbols, and shows "caf" and a replacement character.
     assert loaded.decode(loaded.encode("the cafe\u0301")) == "the cafe\u0301"
 
