@@ -109,3 +109,27 @@ def grid_of(groups: int) -> Grid:
     """
     rows = max(1, ceil_div(groups, MAX_GRID))
     return (ceil_div(groups, rows), rows, 1)
+
+
+PART_ROWS: Final = 256  # rows that one workgroup of a long sum takes
+MAX_PARTS: Final = 32
+
+
+def in_parts(
+    rows: int,
+    width: int,
+    target: int,
+    summing: Callable[[int, int, int], Dispatch],
+    before: tuple[Dispatch, ...] = (),
+) -> Plan:
+    """The plan of `operand target (width) += sum over rows`, in a fixed order whatever the number of rows.
+
+    `summing(out, parts, size)` is the dispatch that sums each part of `size` rows. A single part adds to the target
+    itself; several are left in scratch memory, and `sum_parts` adds them.
+    """
+    size = PART_ROWS * max(1, ceil_div(rows, PART_ROWS * MAX_PARTS))
+    parts = max(1, ceil_div(rows, size))
+    if parts == 1:
+        return Plan((*before, summing(target, 1, size)))
+    total = Dispatch("sum_parts", (scratch(0), target), grid_of(ceil_div(width, 64)), (width, parts))
+    return Plan((*before, summing(scratch(0), parts, size), total), scratch=(4 * width * parts,))
