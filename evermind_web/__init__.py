@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from evermind_web import limbic as limbic
 from evermind_web._version import __version__ as __version__
 from evermind_web.backend.request import resolve_backend as resolve_backend
 from evermind_web.backend.request import set_default_backend as set_default_backend

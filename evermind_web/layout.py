@@ -7,6 +7,7 @@ bindings, so that each tensor can be bound on its own. NumPy uses the same layou
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 
 ALIGN = 64  # float32 elements = 256 bytes, WebGPU's minStorageBufferOffsetAlignment
 
@@ -41,3 +42,23 @@ def moe_layout(d_model: int, hidden_dim: int, num_experts: int) -> MoeLayout:
     stride = b2 + padded(d_model)
     experts = padded(num_experts * d_model)
     return MoeLayout(experts, stride, b1, w2, b2, experts + (num_experts + 1) * stride)
+
+
+@dataclass(frozen=True, slots=True)
+class LimbicLayout:
+    """Padded element offsets of the limbic model's tensors: win (H,I) at 0, ws (H,A), a_logit (H), heads."""
+
+    ws: int
+    a_logit: int
+    wout_state: int  # (A,H)
+    bout_state: int  # (A)
+    wout_reward: int  # (H)
+    bout_reward: int  # (1)
+    size: int
+
+
+def limbic_layout(inputs: int, hidden: int, states: int) -> LimbicLayout:
+    """The layout for I inputs, H hidden units, A state dimensions."""
+    sizes = (hidden * inputs, hidden * states, hidden, states * hidden, states, hidden, 1)
+    ends = list(accumulate(padded(size) for size in sizes))
+    return LimbicLayout(*ends)

@@ -5,6 +5,7 @@ One alphabet, used in the whole project:
     N rows of a batch (all tokens of all its sequences, one after another)    D model width    V vocabulary
     L layers    K conv taps    H hidden width of one expert    E routed experts    k experts per token
     R LoRA rank    P length of a flat padded vector    B sequences decoded side by side    S steps decoded at once
+    I inputs, A dimensions of the affect state of the limbic model
 
 A batch is ragged: its sequences lie one after another in N rows, and `pos (N)` is each row's place within its
 own sequence, so a conv tap j is inside the sequence exactly where pos >= j. Rows that only fill up a batch have
@@ -241,4 +242,16 @@ sample = _op(
     "temperature 0: first largest logit; else the first i where u*sum <= cumulative exp((l-max)/temperature), or last, "
     "with u = draws[b, cursor] read as uint32, over 2^32 (a state of SeededRng). "
     "token[b] = out[b, cursor[b]] = choice; cursor += 1. A row with a logit that is not finite gives -1",
+)  # fmt: skip
+limbic_fwd = _op(
+    "limbic_fwd", "x (N, I), h (N, H), s (N, A), W (M)", "hidden (N, H) =, delta (N, A) =, reward (N) =",
+    "one step of the limbic model for each of N samples; W is its padded vector (`layout.limbic_layout`): "
+    "a = sigmoid(a_logit); hidden = a*h + (1-a)*tanh(win x + ws s); delta = tanh(wout_state hidden + bout_state); "
+    "reward = wout_reward hidden + bout_reward",
+)  # fmt: skip
+limbic_bwd = _op(
+    "limbic_bwd", "x (N, I), h (N, H), s (N, A), W (M), targets (N, A+2), reward_weight (1)",
+    "loss (1) +=, dW (M) +=",
+    "a row of targets is delta (A), reward, weight; loss += sum weight*(|delta-target|^2 + reward_weight*(reward-target)^2)/2 "
+    "and its gradient for every parameter; h is a constant", rtol=1e-4,
 )  # fmt: skip

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from evermind_web.backend.reference import conv, embed, head, lora, moe, norm, optim, sample
+from evermind_web.backend.reference import conv, embed, head, limbic, lora, moe, norm, optim, sample
 
 REFERENCE: dict[str, Callable[..., None]] = {
     function.__name__: function
@@ -28,6 +28,8 @@ REFERENCE: dict[str, Callable[..., None]] = {
         lora.lora_fwd,
         lora.lora_bwd,
         lora.dequant,
+        limbic.limbic_fwd,
+        limbic.limbic_bwd,
         optim.grad_stats,
         optim.adamw,
         sample.sample,
