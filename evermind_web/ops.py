@@ -252,6 +252,6 @@ limbic_fwd = _op(
 limbic_bwd = _op(
     "limbic_bwd", "x (N, I), h (N, H), s (N, A), W (M), targets (N, A+2), reward_weight (1)",
     "loss (1) +=, dW (M) +=",
-    "a row of targets is delta (A), reward, weight; loss += sum weight*(|delta-target|^2 + reward_weight*(reward-target)^2)/2 "
-    "and its gradient for every parameter; h is a constant", rtol=1e-4,
+    "a row of targets is delta (A), reward, weight; loss += sum weight*(|delta-target|^2 + "
+    "reward_weight*(reward-target)^2)/2 and its gradient for every parameter; h is a constant", rtol=1e-4,
 )  # fmt: skip

@@ -99,18 +99,8 @@ class LimbicModel(FlatModel):
 
     def inputs(self, x: Any, hidden: Any, state: Any) -> list[Buf]:
         """Fresh buffers x (N,I), h (N,H), s (N,A), uploaded; the caller frees them."""
-        arrays = [
-            self._check(what, rows, width)
-            for what, rows, width in zip(
-                ("input", "hidden", "state"), (x, hidden, state), self.dims_of_inputs, strict=True
-            )
-        ]
-        return [self.upload(array) for array in arrays]
-
-    @property
-    def dims_of_inputs(self) -> tuple[int, int, int]:
-        """Widths of x, hidden and state."""
-        return self.dims
+        given = zip(("input", "hidden", "state"), (x, hidden, state), self.dims, strict=True)
+        return [self.upload(array) for array in [self._check(*one) for one in given]]
 
     def upload(self, array: F32) -> Buf:
         """A fresh buffer with these values; the caller frees it."""
