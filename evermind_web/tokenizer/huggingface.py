@@ -21,6 +21,7 @@ from evermind_web.tokenizer.definition import (
     checked_vocab,
     special_tokens,
 )
+from evermind_web.tokenizer.json_lists import checked_list
 from evermind_web.tokenizer.pretokenize import EVERMIND_PRE_TOKENIZER
 
 _ROLES_KEY = "evermind_special_tokens"  # ours; other readers ignore it
@@ -128,7 +129,7 @@ def _added_tokens(entries: Any, vocab: dict[str, int]) -> tuple[AddedToken, ...]
     """The file's added tokens; those that the model's vocabulary lacks are put into it."""
     tokens: list[AddedToken] = []
     owners = {i: token for token, i in vocab.items()}
-    for entry in entries or ():
+    for entry in checked_list(entries, "added tokens"):
         if (
             not isinstance(entry, Mapping)
             or not isinstance(entry.get("content"), str)
@@ -151,7 +152,10 @@ def _names(spec: Mapping[str, Any], vocab: Mapping[str, int], added: tuple[Added
     """Roles as our files state them; else the default names; else what the post-processor puts around a text."""
     stated = spec.get(_ROLES_KEY)
     if isinstance(stated, Mapping):
-        return SpecialNames().replaced(*(stated.get(role) for role in ("bos", "eos", "pad", "unk")))
+        roles = [stated.get(role) for role in ("bos", "eos", "pad", "unk")]
+        if not all(isinstance(name, str) for name in roles):
+            raise FormatError(f"tokenizer.json: {_ROLES_KEY} {stated!r}; expected the names of bos, eos, pad and unk")
+        return SpecialNames().replaced(*roles)
     names = SpecialNames()
     first, last = _template(spec.get("post_processor"))
     known = {token.content for token in added}
@@ -168,13 +172,18 @@ def _template(post_processor: Any) -> tuple[str | None, str | None]:
     if not isinstance(post_processor, Mapping):
         return None, None
     if post_processor.get("type") == "Sequence":
-        found = [_template(child) for child in post_processor.get("processors", ())]
+        found = [_template(child) for child in checked_list(post_processor.get("processors"), "post-processors")]
         return next((pair for pair in found if pair != (None, None)), (None, None))
     pieces = post_processor.get("single") if post_processor.get("type") == "TemplateProcessing" else None
     if not isinstance(pieces, list) or not pieces:
         return None, None
-    first, last = (piece.get("SpecialToken", {}).get("id") for piece in (pieces[0], pieces[-1]))
-    return first, last
+    return _special_name(pieces[0]), _special_name(pieces[-1])
+
+
+def _special_name(piece: Any) -> str | None:
+    token = piece.get("SpecialToken") if isinstance(piece, Mapping) else None
+    name = token.get("id") if isinstance(token, Mapping) else None
+    return name if isinstance(name, str) else None
 
 
 def _pre_tokenizer(

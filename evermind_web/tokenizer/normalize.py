@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, cast
 
 from evermind_web.errors import FormatError
+from evermind_web.tokenizer.json_lists import checked_list
 
 _FORMS = ("NFC", "NFD", "NFKC", "NFKD")
 _Form = Literal["NFC", "NFD", "NFKC", "NFKD"]
@@ -31,7 +32,7 @@ def _forms(spec: Mapping[str, Any] | None) -> list[_Form]:
         return []
     kind = spec.get("type") if isinstance(spec, Mapping) else spec
     if kind == "Sequence":
-        return [form for child in spec.get("normalizers", ()) for form in _forms(child)]
+        return [form for child in checked_list(spec.get("normalizers"), "normalizers") for form in _forms(child)]
     if kind in _FORMS:
         return [cast(_Form, kind)]
     raise FormatError(f"normalizer {kind!r} is not supported: expected none, {', '.join(_FORMS)} or a Sequence of them")

@@ -16,6 +16,7 @@ from typing import Any
 import regex
 
 from evermind_web.errors import FormatError
+from evermind_web.tokenizer.json_lists import checked_list
 
 # White space as JavaScript's \s has it: with U+FEFF, without U+0085 and U+001C-1F. Spelled out, because every
 # regex engine has its own \s; the \u escapes are understood by Oniguruma, Rust, JavaScript and Python alike.
@@ -96,7 +97,7 @@ def _flatten(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     if not isinstance(spec, Mapping):
         raise FormatError(f"pre-tokenizer: expected an object with a 'type', got {spec!r}")
     if spec.get("type") == "Sequence":
-        return [leaf for child in spec.get("pretokenizers", ()) for leaf in _flatten(child)]
+        return [leaf for child in checked_list(spec.get("pretokenizers"), "pretokenizers") for leaf in _flatten(child)]
     return [spec]
 
 
