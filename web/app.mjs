@@ -20,7 +20,7 @@ const em = () => {
   if (!evermind) throw new Error("The model is still starting. Try again in a moment.");
   return evermind;
 };
-const store = createStore({ ready: false, busy: "", session: null, saved: [] });
+const store = createStore({ ready: false, busy: "", said: "", session: null, saved: [] });
 
 createTeach(em, store);
 createWrite(em, store);
@@ -28,8 +28,8 @@ createPersonalize(em, store);
 const saved = createSaved(em, store);
 const status = part("status", HTMLElement);
 
-store.subscribe(({ ready, busy }) => {
-  if (ready) status.textContent = busy ? STATUS[busy] : "Ready.";
+store.subscribe(({ ready, busy, said }) => {
+  if (ready) status.textContent = busy ? STATUS[busy] : `Ready. ${said}`.trim();
   document.documentElement.dataset.busy = busy;
 });
 addEventListener("beforeunload", (event) => {

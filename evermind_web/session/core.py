@@ -195,16 +195,17 @@ class Session:
             if self._stopping:
                 trainer.stop()
 
-        before = after = float(await model.evaluate_async(held_out))
+        measuring = phase_report(report, "evaluate")
+        measuring(0, 1)
         await asyncio.sleep(0)
+        before = after = float(await model.evaluate_async(held_out))
         if not self._stopping:
             self._trainer = trainer
             try:
                 await fit(on_step=on_step)
             finally:
                 self._trainer = None
-            if report:
-                report({"phase": "evaluate", "step": 0, "total_steps": 1})
+            measuring(1, 1)
             after = float(await model.evaluate_async(held_out))
         last = progress.losses[-5:]
         return {

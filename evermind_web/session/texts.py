@@ -80,9 +80,9 @@ def excerpt(text: str, characters: int, slices: int = 16) -> str:
     parts = []
     for start in range(0, stride * slices, stride):
         part = text[start : start + size]
-        first, last = part.find("\n"), part.rfind("\n")
+        first, last = part.find("\n") if start else -1, part.rfind("\n")
         # A text without line ends is cut where it is.
-        parts.append(part[first + 1 : last] if start and 0 <= first < last else part)
+        parts.append(part[first + 1 : last] if first < last else part)
     return "\n".join(parts)
 
 

@@ -80,7 +80,7 @@ function createCompare(em, store, adapter) {
   start.addEventListener("click", async () => {
     clearError();
     abort = new AbortController();
-    store.set({ busy: "compare" });
+    store.set({ busy: "compare", said: "" });
     const boxes = { base: part("compare-base", HTMLElement), adapter: part("compare-adapter", HTMLElement) };
     try {
       const { prompt, options } = readPrompt();
@@ -89,6 +89,7 @@ function createCompare(em, store, adapter) {
       for await (const { side, text } of pieces) sheets[side].add(text);
       sheets.base.end();
       sheets.adapter.end();
+      store.set({ said: "Written twice." });
     } catch (error) {
       showError(error);
     } finally {

@@ -51,7 +51,7 @@ export function createRun(job, store, work, confirm = async () => true) {
     if (!(await confirm())) return;
     const before = status.textContent;
     abort = new AbortController();
-    store.set({ busy: job });
+    store.set({ busy: job, said: "" });
     curve.clear();
     for (const field of [loss, speed, eta]) field.textContent = "–";
     bar.removeAttribute("value");
@@ -59,6 +59,7 @@ export function createRun(job, store, work, confirm = async () => true) {
     try {
       const result = await work(abort.signal, onProgress);
       status.textContent = summary(result);
+      store.set({ said: said(result) });
       bar.value = result.steps ? 1 : 0;
       eta.textContent = "–";
     } catch (error) {
@@ -95,4 +96,9 @@ function summary(r) {
   const gain = `Loss on text it has not seen: ${r.lossBefore.toFixed(2)} → ${r.lossAfter.toFixed(2)}`;
   const reference = `(guessing by frequency: ${r.unigram.toFixed(2)})`;
   return `${r.stopped ? "Stopped and kept" : "Done"}: ${took}. ${gain} ${reference}.`;
+}
+
+/** @param {TrainingResult} r */
+function said(r) {
+  return r.steps ? `Learned: loss ${r.lossBefore.toFixed(2)} → ${r.lossAfter.toFixed(2)}.` : "";
 }

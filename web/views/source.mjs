@@ -13,8 +13,9 @@ const MAX_SHOWN = 1_000_000;
  * @param {string} ids.drop @param {string} ids.count element ids
  * @param {{url: string, title: string}} sample
  * @param {(file: File) => Promise<string>} readText
+ * @param {() => void} [onSample] called when the sample was taken
  */
-export function createSource(ids, sample, readText) {
+export function createSource(ids, sample, readText, onSample = () => {}) {
   const box = part(ids.text, HTMLTextAreaElement);
   const file = part(ids.file, HTMLInputElement);
   const drop = query(`#${ids.drop}`, HTMLElement);
@@ -59,6 +60,7 @@ export function createSource(ids, sample, readText) {
       const response = await fetch(sample.url);
       if (!response.ok) throw new Error(`The sample is missing from this page (HTTP ${response.status}).`);
       show(await response.text(), sample.title);
+      onSample();
     } catch (error) {
       showError(error);
     }

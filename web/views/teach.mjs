@@ -7,9 +7,10 @@ import { createSource } from "./source.mjs";
 /** @typedef {import("../evermind.mjs").Evermind} Evermind */
 /** @typedef {import("./state.mjs").Store} Store */
 
-export const SAMPLE = {
+const SAMPLE = {
   url: "./samples/alice.txt",
   title: "Lewis Carroll, Alice’s Adventures in Wonderland (excerpt)",
+  prompt: "Alice was",
 };
 
 /** @param {() => Evermind} em @param {Store} store */
@@ -18,6 +19,10 @@ export function createTeach(em, store) {
     { text: "train-text", file: "train-file", sample: "sample-text", drop: "train-drop", count: "train-count" },
     SAMPLE,
     (file) => em().readText(file),
+    () => {
+      const prompt = part("prompt", HTMLTextAreaElement);
+      prompt.value ||= SAMPLE.prompt;
+    },
   );
   const length = part("train-length", HTMLSelectElement);
   const run = createRun(

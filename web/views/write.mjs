@@ -21,12 +21,13 @@ export function createWrite(em, store) {
   start.addEventListener("click", async () => {
     clearError();
     abort = new AbortController();
-    store.set({ busy: "write" });
+    store.set({ busy: "write", said: "" });
     try {
       const { prompt, options } = readPrompt();
       const sheet = createSheet(output, prompt);
       for await (const piece of em().generate(prompt, { ...options, signal: abort.signal })) sheet.add(piece);
       sheet.end();
+      store.set({ said: "Written." });
     } catch (error) {
       showError(error);
     } finally {
