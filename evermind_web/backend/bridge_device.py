@@ -114,7 +114,6 @@ class BridgeDevice:
         self._bridge.dispose()
         self._proxies.dispose()
         self.lost = self.lost or "disposed"
-        self._bridge.destroy()  # Python's handle on the JavaScript object
 
     @contextmanager
     def _crossing(self) -> Iterator[None]:

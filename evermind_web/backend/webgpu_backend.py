@@ -160,9 +160,9 @@ class WebGPUBackend:
         return number
 
     def flush(self) -> None:
-        if self._disposed or not self._records:
-            return
         self._check_alive()
+        if not self._records:
+            return
         records, self._records = self._records, array("i")
         staging, self._staged = self._staging[: self._staged], 0
         self.device.submit(records, staging)
