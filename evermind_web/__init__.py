@@ -67,5 +67,9 @@ from evermind_web.quant import round_fp16 as round_fp16
 from evermind_web.rng import SeededRng as SeededRng
 from evermind_web.tokenizer import BPETokenizer as BPETokenizer
 from evermind_web.tokenizer import StreamDecoder as StreamDecoder
+from evermind_web.training import EvalInfo as EvalInfo
 from evermind_web.training import EvermindLMTrainer as EvermindLMTrainer
+from evermind_web.training import Example as Example
 from evermind_web.training import StepInfo as StepInfo
+from evermind_web.training import TrainingOptions as TrainingOptions
+from evermind_web.training import pack_windows as pack_windows

@@ -13,7 +13,29 @@ from evermind_web.errors import InvalidArgumentError
 from evermind_web.ops import IGNORE
 
 I32 = NDArray[np.int32]
+Tokens = Sequence[int] | NDArray[Any]
 MAX_ROWS = 4096  # rows run at once, unless a single sequence is longer: bounds the memory of a window
+
+
+@dataclass(frozen=True)
+class Example:
+    """Token ids (T) with the id to predict after each, `targets` (T); −100 (`ops.IGNORE`) leaves a position out."""
+
+    tokens: Tokens
+    targets: Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A checked sequence: token ids (T) and targets (T), int32."""
+
+    tokens: I32
+    targets: I32
+
+    @property
+    def scored(self) -> int:
+        """Number of positions with a target."""
+        return int(np.count_nonzero(self.targets != IGNORE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +49,7 @@ class Batch:
     rows: int  # before padding
 
 
-def check_tokens(tokens: Sequence[int] | NDArray[Any], vocab_size: int) -> I32:
+def check_tokens(tokens: Tokens, vocab_size: int) -> I32:
     """Ids as int32 (T); InvalidArgumentError for anything but a flat list of whole numbers in the vocabulary."""
     array = np.asarray(tokens)
     if array.size == 0:
@@ -46,35 +68,86 @@ def check_tokens(tokens: Sequence[int] | NDArray[Any], vocab_size: int) -> I32:
     return array.astype(np.int32)
 
 
-def make_batch(sequences: Sequence[I32], weights: Sequence[float], multiple: int = 1) -> Batch:
-    """Next-token prediction on checked sequences; each scored row of sequence i has the loss weight weights[i].
+def next_token_item(ids: I32) -> Item:
+    """A checked sequence that predicts its own next tokens; its last position has no target."""
+    targets = np.full(len(ids), IGNORE, np.int32)
+    targets[:-1] = ids[1:]
+    return Item(ids, targets)
+
+
+def check_item(sequence: Tokens | Example, vocab_size: int) -> Item:
+    """A token list or an Example as an Item. Raises InvalidArgumentError as `check_tokens`, and for other lengths."""
+    if not isinstance(sequence, Example):
+        return next_token_item(check_tokens(sequence, vocab_size))
+    tokens, targets = check_tokens(sequence.tokens, vocab_size), np.asarray(sequence.targets)
+    if targets.shape != tokens.shape:
+        raise InvalidArgumentError(f"targets must be as long as tokens ({len(tokens)}), got shape {targets.shape}")
+    check_tokens(targets[targets != IGNORE], vocab_size)
+    return Item(tokens, targets.astype(np.int32))
+
+
+def make_batch(items: Sequence[Item], weights: Sequence[float], multiple: int = 1) -> Batch:
+    """One batch; each scored row of item i has the loss weight weights[i].
 
     Padded to a multiple of `multiple` rows with rows that count nothing.
     """
-    rows = sum(len(s) for s in sequences)
+    rows = sum(len(item.tokens) for item in items)
     size = max(-(-rows // multiple) * multiple, 1)
     tokens, pos = np.zeros(size, np.int32), np.zeros(size, np.int32)
     targets, scale = np.full(size, IGNORE, np.int32), np.zeros(size, np.float32)
     at = 0
-    for sequence, weight in zip(sequences, weights, strict=True):
-        end = at + len(sequence)
-        tokens[at:end] = sequence
-        pos[at:end] = np.arange(len(sequence), dtype=np.int32)
-        if len(sequence) > 1:
-            targets[at : end - 1] = sequence[1:]
-            scale[at : end - 1] = weight
+    for item, weight in zip(items, weights, strict=True):
+        end = at + len(item.tokens)
+        tokens[at:end], targets[at:end] = item.tokens, item.targets
+        pos[at:end] = np.arange(len(item.tokens), dtype=np.int32)
+        scale[at:end] = np.where(item.targets != IGNORE, np.float32(weight), np.float32(0))
         at = end
     return Batch(tokens, pos, targets, scale, rows)
 
 
-def sequence_batches(sequences: Sequence[I32], total: int, multiple: int = 1) -> list[Batch]:
-    """Batches of at most MAX_ROWS rows whose losses add up to Σ(mean loss of a sequence) / total."""
-    groups: list[list[I32]] = []
+def item_batches(items: Sequence[Item], weights: Sequence[float], multiple: int = 1) -> list[Batch]:
+    """Batches of at most MAX_ROWS rows (one longer item alone), in order."""
+    groups: list[list[int]] = []
     rows = 0
-    for sequence in sequences:
-        if not groups or rows + len(sequence) > MAX_ROWS:
+    for i, item in enumerate(items):
+        if not groups or rows + len(item.tokens) > MAX_ROWS:
             groups.append([])
             rows = 0
-        groups[-1].append(sequence)
-        rows += len(sequence)
-    return [make_batch(g, [1 / max(1, (len(s) - 1) * total) for s in g], multiple) for g in groups]
+        groups[-1].append(i)
+        rows += len(item.tokens)
+    return [make_batch([items[i] for i in g], [weights[i] for i in g], multiple) for g in groups]
+
+
+def sequence_weights(items: Sequence[Item]) -> list[float]:
+    """Loss weights that make the sum over all rows the mean, over the scored items, of each item's mean."""
+    scored = [item.scored for item in items]
+    total = sum(count > 0 for count in scored)
+    return [1 / (count * total) if count else 0.0 for count in scored]
+
+
+def token_weights(items: Sequence[Item]) -> list[float]:
+    """Loss weights that make the sum over all rows the mean over all scored positions."""
+    total = sum(item.scored for item in items)
+    return [1 / total if total else 0.0] * len(items)
+
+
+def sequence_batches(sequences: Sequence[I32], total: int, multiple: int = 1) -> list[Batch]:
+    """Batches of next-token sequences whose losses add up to Σ(mean loss of a sequence) / total."""
+    return item_batches(
+        [next_token_item(s) for s in sequences], [1 / max(1, (len(s) - 1) * total) for s in sequences], multiple
+    )
+
+
+def pack_windows(ids: Tokens, window: int, stride: int | None = None) -> list[Example]:
+    """A long text as Examples of `window` tokens, each transition scored once (with the default stride).
+
+    T+1 tokens give exactly one window of T; a shorter text gives one shorter window. A smaller `stride` lets windows
+    overlap; what overlaps is scored again. Raises InvalidArgumentError for fewer than 2 tokens.
+    """
+    array, step = np.asarray(ids), window if stride is None else stride
+    if window < 1 or step < 1:
+        raise InvalidArgumentError(f"window and stride must be at least 1, got {window} and {step}")
+    if len(array) < 2:
+        raise InvalidArgumentError(f"need at least 2 tokens, got {len(array)}; give a longer text")
+    starts = range(0, len(array) - 1, step)
+    return [Example(array[i : i + window][: len(array) - 1 - i], array[i + 1 : i + window + 1]) for i in starts]

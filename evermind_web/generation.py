@@ -15,7 +15,7 @@ import numpy as np
 
 from evermind_web import ops
 from evermind_web.backend.base import Backend, Buf
-from evermind_web.batch import I32, make_batch
+from evermind_web.batch import I32, make_batch, next_token_item
 from evermind_web.errors import InvalidArgumentError, NonFiniteError
 from evermind_web.formats.arch import Arch
 from evermind_web.network import Tape, Views, forward
@@ -70,7 +70,7 @@ class Decoder:
         """
         reach = self.arch.num_layers * self.history + 1
         ids = prompt[-reach:]
-        batch = make_batch([ids], [0.0], self.backend.row_multiple)
+        batch = make_batch([next_token_item(ids)], [0.0], self.backend.row_multiple)
         tape = Tape(self.backend, self.arch, len(batch.tokens), shared_layers=False)
         try:
             tape.load(batch)

@@ -13,18 +13,20 @@ from numpy.typing import NDArray
 
 from evermind_web import ops
 from evermind_web.backend.base import Buf
-from evermind_web.batch import I32, sequence_batches
+from evermind_web.batch import Example, Item, Tokens, check_item, item_batches
 from evermind_web.environment import run_blocking
 from evermind_web.errors import ConfigMismatchError, InvalidArgumentError
 from evermind_web.flat_model import Parameter
 from evermind_web.formats.lora_blob import read_lora, write_lora
 from evermind_web.layout import ALIGN, padded
-from evermind_web.model import EvermindLM, Tokens, _next_or_none
+from evermind_web.model import EvermindLM, next_or_none
+from evermind_web.network import Noise
 from evermind_web.optim import AdamWOptions, FlatAdamW
 from evermind_web.params import F32
 from evermind_web.quant import dequantize_fp16, dequantize_int8, quantize_fp16, quantize_int8
 from evermind_web.rng import SeededRng
-from evermind_web.training import Loop, OnStep
+from evermind_web.training.loop import Loop, OnEval, OnStep
+from evermind_web.training.options import TrainingOptions
 
 DEFAULT_SEED = 0x4C6F5241
 BASE_QUANTS = ("none", "fp16", "int8")
@@ -172,7 +174,7 @@ class EvermindLMLoRA:
         self._b = self.backend.view(self._flat, 0, (vocab, rank))
         self._a = self.backend.view(self._flat, b, (rank, width))
         self._views = [self._b, self._a]
-        self._training: _LoRATraining | None = None
+        self._loop: Loop | None = None
 
     def _new(self, shape: tuple[int, ...]) -> Buf:
         self._bufs.append(self.backend.alloc(shape))
@@ -207,9 +209,8 @@ class EvermindLMLoRA:
 
     async def fit_async(
         self,
-        sequences: Sequence[Tokens],
-        epochs: int = 1,
-        accum_steps: int = 1,
+        sequences: Sequence[Tokens | Example],
+        *,
         lr: float = 0.01,
         beta1: float = 0.9,
         beta2: float = 0.999,
@@ -217,34 +218,38 @@ class EvermindLMLoRA:
         weight_decay: float = 0.0,
         shard: tuple[int, int] | None = None,
         on_step: OnStep | None = None,
+        validation: Sequence[Tokens | Example] = (),
+        on_eval: OnEval | None = None,
+        **options: Any,
     ) -> list[float]:
         """Train the adapter with a fresh AdamW over [B, A]; returns the mean loss of each epoch.
 
-        As `EvermindLMTrainer.fit_async`; all weights of the model stay as they are, bit for bit.
+        Sequences, validation and the callbacks as in `EvermindLMTrainer.fit_async`; all other keywords, epochs and
+        accum_steps among them, are those of `TrainingOptions`. All weights of the model stay as they are, bit for bit.
         """
-        options = AdamWOptions(lr, beta1, beta2, eps, weight_decay, shard)
-        checked = [self.model.check_sequence(s) for s in sequences]
-        job = _LoRATraining(self, options)
-        loop = Loop(job, epochs, accum_steps, on_step=on_step)
-        job.loop, self._training = loop, job
+        adamw, vocab = AdamWOptions(lr, beta1, beta2, eps, weight_decay, shard), self.model.config.vocab_size
+        chosen = TrainingOptions(**options)
+        items, held_out = ([check_item(s, vocab) for s in given] for given in (sequences, validation))
+        await self._prepare()
+        job = _LoRATraining(self, adamw, chosen, held_out)
+        self._loop = Loop(job, chosen, on_step=on_step, on_eval=on_eval, validating=bool(held_out))
         try:
-            await self._prepare()
-            return await loop.run(checked)
+            return await self._loop.run(items)
         finally:
-            self._training = None
+            self._loop = None
             try:  # what was learned stays, also after Stop or an error
                 self.adapter.B[...], self.adapter.A[...] = await self.backend.read(self._b, self._a)
             finally:
                 job.free()
 
-    def fit(self, sequences: Sequence[Tokens], **options: Any) -> list[float]:
+    def fit(self, sequences: Sequence[Tokens | Example], **options: Any) -> list[float]:
         """Blocking twin of `fit_async`."""
         return run_blocking(self.fit_async(sequences, **options))
 
     def stop(self) -> None:
         """End a running fit after the step in flight; what was learned stays."""
-        if self._training is not None and self._training.loop is not None:
-            self._training.loop.stopped = True
+        if self._loop is not None:
+            self._loop.stopped = True
 
     # ---- use ----
 
@@ -257,7 +262,7 @@ class EvermindLMLoRA:
     def stream(self, prompt: Tokens, **options: Any) -> Iterator[int]:
         """Blocking twin of `stream_async`."""
         tokens = self.stream_async(prompt, **options)
-        while (token := run_blocking(_next_or_none(tokens))) is not None:
+        while (token := run_blocking(next_or_none(tokens))) is not None:
             yield token
 
     async def generate_async(self, prompt: Tokens, **options: Any) -> list[int]:
@@ -277,12 +282,12 @@ class EvermindLMLoRA:
         """Blocking twin of `forward_async`."""
         return run_blocking(self.forward_async(tokens))
 
-    async def evaluate_async(self, sequences: Sequence[Tokens]) -> float:
+    async def evaluate_async(self, sequences: Sequence[Tokens | Example]) -> float:
         """`EvermindLM.evaluate_async` with the adapter."""
         await self._prepare()
         return await self.model.evaluate_async(sequences, emb=self.queue_merge())
 
-    def evaluate(self, sequences: Sequence[Tokens]) -> float:
+    def evaluate(self, sequences: Sequence[Tokens | Example]) -> float:
         """Blocking twin of `evaluate_async`."""
         return run_blocking(self.evaluate_async(sequences))
 
@@ -372,37 +377,51 @@ class EvermindLMLoRA:
 class _LoRATraining:
     """One fit of an adapter: gradients of B and A, and their AdamW."""
 
-    def __init__(self, lora: EvermindLMLoRA, options: AdamWOptions) -> None:
-        self.lora, self.backend, self.options = lora, lora.backend, options
-        self.loop: Loop | None = None
+    def __init__(
+        self, lora: EvermindLMLoRA, adamw: AdamWOptions, options: TrainingOptions, validation: Sequence[Item]
+    ) -> None:
+        self.lora, self.backend, self.adamw, self.options = lora, lora.backend, adamw, options
+        self._validation = validation
         flat, b, a = lora._flat, lora._b, lora._a
         self._g = self.backend.alloc(flat.shape)
         self._gb = self.backend.view(self._g, 0, b.shape)
         self._ga = self.backend.view(self._g, flat.size - padded(a.size), a.shape)
         self._demb = self.backend.alloc(lora._base.shape)
-        index, count = options.owned
+        index, count = adamw.owned
         b_owned, a_owned = (1.0 if tensor % count == index else -1.0 for tensor in (0, 1))
         blocks = padded(b.size) // ALIGN, padded(a.size) // ALIGN
-        self.adam = FlatAdamW(self.backend, flat, np.repeat(np.array([b_owned, a_owned], np.float32), blocks), options)
+        self.adam = FlatAdamW(self.backend, flat, np.repeat(np.array([b_owned, a_owned], np.float32), blocks))
         self._queued = 0
 
-    def queue_step(self, window: Sequence[I32], loss_scale: float) -> tuple[Buf, Buf]:
-        """See `training.Steppable`."""
-        lora, model, backend = self.lora, self.lora.model, self.backend
+    @property
+    def trained(self) -> Buf:
+        """See `training.loop.Steppable`."""
+        return self.lora._flat
+
+    def queue_step(self, window: Sequence[Item], number: int, total: int, loss_scale: float) -> tuple[Buf, Buf, float]:
+        """See `training.loop.Steppable`."""
+        lora, model, backend, options = self.lora, self.lora.model, self.backend, self.options
         self._queued += 1
-        model.set_hyper(self.options.hyper(self._queued))
+        lr = self.adamw.lr * options.lr_factor(self._queued, total)
+        model.set_hyper(self.adamw.hyper(self._queued) | {"lr": lr, "max_grad_norm": options.max_grad_norm})
         for buf in (self._g, self._demb, model.loss):
             backend.zero(buf)
         merged = lora.queue_merge()
-        for batch in sequence_batches(window, len(window), backend.row_multiple):
-            model.accumulate(batch, emb=merged, demb=self._demb)
+        noise = Noise(options.seed, number, options.dropout, options.router_noise)
+        for part, batch in enumerate(item_batches(window, options.weights(window), backend.row_multiple)):
+            model.accumulate(batch, emb=merged, demb=self._demb, noise=noise.part(part))
         ops.lora_bwd(backend, (self._demb, lora._b, lora._a, lora._scale), (self._gb, self._ga))
         self.adam.queue(self._g, model.hyper)
-        return model.loss, self.adam.stats
+        return model.loss, self.adam.stats, lr
 
     def applied(self) -> None:
-        """See `training.Steppable`."""
+        """See `training.loop.Steppable`."""
         self.adam.step += 1
+
+    async def validate(self) -> float:
+        """See `training.loop.Steppable`."""
+        weights = self.options.weights(self._validation)
+        return await self.lora.model.evaluate_items(self._validation, weights, self.lora.queue_merge())
 
     def free(self) -> None:
         """Give the buffers back and leave the model as it was found."""

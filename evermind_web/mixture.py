@@ -252,7 +252,7 @@ class MoETrainer:
         self.batch_size = whole_number("batch_size", batch_size, 0)
         self.epochs = whole_number("epochs", epochs)
         self.options = AdamWOptions(lr, beta1, beta2, eps, weight_decay)
-        self._adam = FlatAdamW(model.backend, model.flat, model.table.decay_groups(), self.options)
+        self._adam = FlatAdamW(model.backend, model.flat, model.table.decay_groups())
         self._hyper = model.backend.alloc((ops.HYPER_SIZE,))
 
     async def fit_async(self, samples: Sequence[tuple[Any, Any]]) -> list[MoEEpoch]:

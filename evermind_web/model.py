@@ -9,23 +9,33 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from evermind_web import generation, ops
 from evermind_web.backend.base import Backend, Buf
 from evermind_web.backend.request import resolve_backend
-from evermind_web.batch import I32, Batch, check_tokens, make_batch, sequence_batches
+from evermind_web.batch import (
+    I32,
+    Batch,
+    Example,
+    Item,
+    Tokens,
+    check_item,
+    check_tokens,
+    item_batches,
+    make_batch,
+    next_token_item,
+    sequence_weights,
+)
 from evermind_web.environment import run_blocking
 from evermind_web.errors import InvalidArgumentError
 from evermind_web.flat_model import FlatModel
 from evermind_web.formats.arch import evermind_tensor_spec
 from evermind_web.formats.evl0 import read_evl0, write_evl0
 from evermind_web.formats.model_delta import checkpoint_with_delta, delta_against
-from evermind_web.network import Tape, TapePool, Views, backward, cut, forward, views_of
+from evermind_web.network import Noise, Tape, TapePool, Views, backward, cut, forward, views_of
 from evermind_web.params import F32, ParamTable, check_arch, initial_weights, whole_number
 
 DEFAULT_SEED = 0x45564C4D
-Tokens = Sequence[int] | NDArray[Any]
 
 
 class Codec(Protocol):
@@ -86,17 +96,22 @@ class EvermindLM(FlatModel):
         return self._pools[shared_layers].get(rows)
 
     def accumulate(
-        self, batch: Batch, checkpoint: bool = False, emb: Buf | None = None, demb: Buf | None = None
+        self,
+        batch: Batch,
+        checkpoint: bool = False,
+        emb: Buf | None = None,
+        demb: Buf | None = None,
+        noise: Noise | None = None,
     ) -> None:
         """Queue forward and backward of one batch: `loss` += and gradients +=.
 
-        emb, demb: another embedding (V,D) and a place for its gradient, for adapters.
+        emb, demb: another embedding (V,D) and a place for its gradient, for adapters. noise: of a training step.
         """
         weights, grads = self.weights, self.grads
         if emb is not None and demb is not None:
             weights, grads = Views(emb, weights.layers), Views(demb, grads.layers)
         tape = self.tape(len(batch.tokens), shared_layers=checkpoint)
-        tape.load(batch)
+        tape.load(batch, noise)
         forward(tape, weights)
         backward(tape, weights, grads, self.hyper, self.loss)
 
@@ -112,7 +127,7 @@ class EvermindLM(FlatModel):
         vocab = self.config.vocab_size
         if not len(ids):
             return np.zeros((0, vocab), np.float32)
-        batch = make_batch([ids], [0.0], self.backend.row_multiple)
+        batch = make_batch([next_token_item(ids)], [0.0], self.backend.row_multiple)
         tape = self.tape(len(batch.tokens), shared_layers=True)
         tape.load(batch)
         logits = self.backend.alloc((len(batch.tokens), vocab))
@@ -128,51 +143,53 @@ class EvermindLM(FlatModel):
         """Blocking twin of `forward_async`."""
         return run_blocking(self.forward_async(tokens))
 
-    async def loss_and_backward_async(self, tokens: Tokens, *, checkpoint: bool = False) -> float:
-        """Mean next-token cross-entropy (nats) of ids (T); its gradient is added to `gradients()`.
+    async def loss_and_backward_async(self, tokens: Tokens | Example, *, checkpoint: bool = False) -> float:
+        """Mean cross-entropy (nats) of ids (T) for their next tokens; its gradient is added to `gradients()`.
 
-        0.0, and no gradient, for fewer than two tokens. checkpoint=True recomputes each layer in the backward pass:
-        the same numbers with the memory of one layer.
+        An `Example` has targets of its own. 0.0, and no gradient, where nothing is to be predicted. checkpoint=True
+        recomputes each layer in the backward pass: the same numbers with the memory of one layer.
         """
-        ids = self.check_sequence(tokens)
-        if len(ids) < 2:
+        item = check_item(tokens, self.config.vocab_size)
+        if not item.scored:
             return 0.0
         self.backend.zero(self.loss)
-        for batch in sequence_batches([ids], 1, self.backend.row_multiple):
+        for batch in item_batches([item], [1 / item.scored], self.backend.row_multiple):
             self.accumulate(batch, checkpoint)
         (loss,) = await self.backend.read(self.loss)
         return float(loss[0])
 
-    def loss_and_backward(self, tokens: Tokens) -> float:
+    def loss_and_backward(self, tokens: Tokens | Example) -> float:
         """Blocking twin of `loss_and_backward_async`."""
         return run_blocking(self.loss_and_backward_async(tokens))
 
-    def loss_and_backward_checkpointed(self, tokens: Tokens) -> float:
+    def loss_and_backward_checkpointed(self, tokens: Tokens | Example) -> float:
         """`loss_and_backward` with activation checkpointing."""
         return run_blocking(self.loss_and_backward_async(tokens, checkpoint=True))
 
-    async def evaluate_async(self, sequences: Sequence[Tokens], *, emb: Buf | None = None) -> float:
-        """Mean over the sequences of their mean next-token cross-entropy (nats); those under two tokens do not count.
-
-        Raises InvalidArgumentError if no sequence has two tokens.
-        """
-        usable = [ids for ids in map(self.check_sequence, sequences) if len(ids) > 1]
-        if not usable:
-            raise InvalidArgumentError(
-                "nothing to evaluate: need at least one sequence of 2 tokens; give a longer text"
-            )
-        weights = self.weights if emb is None else Views(emb, self.weights.layers)
+    async def evaluate_items(self, items: Sequence[Item], weights: Sequence[float], emb: Buf | None = None) -> float:
+        """Σ over the items of weight × the sum of their cross-entropies (nats): a mean, by the weights given."""
+        views = self.weights if emb is None else Views(emb, self.weights.layers)
         self.backend.zero(self.loss)
-        for batch in sequence_batches(usable, len(usable), self.backend.row_multiple):
+        for batch in item_batches(items, weights, self.backend.row_multiple):
             tape = self.tape(len(batch.tokens), shared_layers=True)
             tape.load(batch)
-            scored = (forward(tape, weights), weights.emb, tape.targets, tape.weights)
+            scored = (forward(tape, views), views.emb, tape.targets, tape.weights)
             ops.head_xent_fwd(self.backend, scored, (self.loss,))
             self.backend.flush()
         (loss,) = await self.backend.read(self.loss)
         return float(loss[0])
 
-    def evaluate(self, sequences: Sequence[Tokens]) -> float:
+    async def evaluate_async(self, sequences: Sequence[Tokens | Example], *, emb: Buf | None = None) -> float:
+        """Mean over the sequences of their mean cross-entropy (nats); those with nothing to predict do not count.
+
+        Raises InvalidArgumentError if there is nothing to predict at all.
+        """
+        items = [item for s in sequences if (item := check_item(s, self.config.vocab_size)).scored]
+        if not items:
+            raise InvalidArgumentError("nothing to evaluate: no sequence has 2 tokens; give a longer text")
+        return await self.evaluate_items(items, sequence_weights(items), emb)
+
+    def evaluate(self, sequences: Sequence[Tokens | Example]) -> float:
         """Blocking twin of `evaluate_async`."""
         return run_blocking(self.evaluate_async(sequences))
 
@@ -242,7 +259,7 @@ class EvermindLM(FlatModel):
     def stream(self, prompt: Tokens, **options: Any) -> Iterator[int]:
         """Blocking twin of `stream_async`."""
         tokens = self.stream_async(prompt, **options)
-        while (token := run_blocking(_next_or_none(tokens))) is not None:
+        while (token := run_blocking(next_or_none(tokens))) is not None:
             yield token
 
     async def generate_async(self, prompt: Tokens, **options: Any) -> list[int]:
@@ -293,5 +310,6 @@ class EvermindLM(FlatModel):
             super().dispose()
 
 
-async def _next_or_none(tokens: AsyncIterator[int]) -> int | None:
+async def next_or_none(tokens: AsyncIterator[int]) -> int | None:
+    """The next token of a stream, or None at its end."""
     return await anext(tokens, None)

@@ -6,15 +6,17 @@ Everything here is queued on a backend; nothing waits and nothing is read.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from evermind_web import ops
 from evermind_web.backend.base import Backend, Buf
 from evermind_web.batch import Batch
 from evermind_web.formats.arch import Arch
-from evermind_web.layout import moe_layout
+from evermind_web.layout import ALIGN, moe_layout
+from evermind_web.ops import NOISE
 from evermind_web.params import ParamTable
 
 
@@ -54,6 +56,36 @@ def cut(backend: Backend, arch: Arch, table: ParamTable, flat: Buf) -> Views:
 
 
 @dataclass(frozen=True, slots=True)
+class Noise:
+    """What is random while training, all drawn from seed, step and place, so that a recompute draws the same again."""
+
+    seed: int
+    step: int
+    dropout: float = 0.0
+    router_noise: float = 0.0
+    balance_coef: float = 0.0
+    grad_scale: float = 1.0
+
+    @property
+    def random(self) -> bool:
+        """Whether anything is drawn at all."""
+        return self.dropout > 0 or self.router_noise > 0
+
+    def part(self, number: int) -> Noise:
+        """The noise of batch `number` of a step that is run as several."""
+        return replace(self, seed=(self.seed + 0x9E3779B9 * number) % 2**32)
+
+    def words(self, layers: int) -> NDArray[np.int32]:
+        """`noise` rows (2L,64): row 2l is for the convolution of layer l, row 2l+1 for its mixture."""
+        rows = np.zeros((2 * layers, ALIGN), np.uint32)
+        rows[:, NOISE["seed"]], rows[:, NOISE["step"]] = self.seed, self.step % 2**32
+        rows[:, NOISE["salt"]] = np.arange(len(rows))
+        rows[:, NOISE["threshold"]] = min(int(self.dropout * 2**32), 2**32 - 1)
+        rows[:, NOISE["amplitude"]] = np.float32(self.router_noise).view(np.uint32)
+        return rows.view(np.int32)
+
+
+@dataclass(frozen=True, slots=True)
 class LayerTape:
     """What one layer's backward needs of its forward, N rows."""
 
@@ -82,7 +114,9 @@ class Tape:
         self.backend, self.arch, self.rows, self.shared_layers = backend, arch, rows, shared_layers
         self._bufs: list[Buf] = []
         self.tokens, self.pos, self.targets = (self._new((rows,), "int32") for _ in range(3))
-        self.weights = self._new((rows,))
+        self.weights, self.balance = self._new((rows,)), self._new((rows,))
+        self._noise: list[Buf] = []
+        self.noise: Noise | None = None
         self.x = [self._new((rows, arch.d_model)) for _ in range(arch.num_layers + 1)]
         self.layers = [self._layer() for _ in range(1 if shared_layers else arch.num_layers)]
         self._gradients: tuple[Buf, Buf] | None = None
@@ -113,17 +147,32 @@ class Tape:
             self._gradients = self._new((self.rows, self.arch.d_model)), self._new((self.rows, self.arch.d_model))
         return self._gradients
 
-    def load(self, batch: Batch) -> None:
-        """Queue the upload of a batch of exactly `rows` rows."""
+    def load(self, batch: Batch, noise: Noise | None = None) -> None:
+        """Queue the upload of a batch of exactly `rows` rows; `noise` only for training."""
         for buf, array in ((self.tokens, batch.tokens), (self.pos, batch.pos), (self.targets, batch.targets)):
             self.backend.write(buf, array)
-        self.backend.write(self.weights, np.asarray(batch.weights, np.float32))
+        self.backend.write(self.weights, batch.weights)
+        self.noise = noise
+        if noise is not None and noise.balance_coef:
+            share = np.zeros(self.rows, np.float32)
+            share[: batch.rows] = noise.grad_scale * noise.balance_coef * self.arch.num_experts / batch.rows
+            self.backend.write(self.balance, share)
+        if noise is not None and noise.random:
+            if not self._noise:
+                words = self._new((2 * self.arch.num_layers, ALIGN), "int32")
+                self._noise = [words, *(self.backend.view(words, i * ALIGN, (ALIGN,)) for i in range(words.shape[0]))]
+            self.backend.write(self._noise[0], noise.words(self.arch.num_layers))
+
+    def drop(self, layer: int, branch: int, x: Buf) -> None:
+        """Queue dropout on x (N,D), or on its gradient; branch 0 of a layer is its convolution, 1 its mixture."""
+        if self.noise is not None and self.noise.dropout:
+            ops.dropout(self.backend, (self._noise[1 + 2 * layer + branch],), (x,))
 
     def free(self) -> None:
         """Give all buffers back."""
-        for buf in self._bufs:
+        for buf in (*self._noise[1:], *self._bufs):
             self.backend.free(buf)
-        self._bufs.clear()
+        self._noise, self._bufs = [], []
 
 
 def layer_forward(tape: Tape, weights: Views, index: int) -> None:
@@ -131,8 +180,10 @@ def layer_forward(tape: Tape, weights: Views, index: int) -> None:
     backend, arch, t, w = tape.backend, tape.arch, tape.layer(index), weights.layers[index]
     x, out = tape.x[index], tape.x[index + 1]
     ops.rmsnorm_fwd(backend, (x, w.norm_conv), (t.n, t.rstd_conv))
+    tape.drop(index, 0, t.n)
     ops.conv_fwd(backend, (x, t.n, w.conv, tape.pos), (t.a,))
     ops.rmsnorm_fwd(backend, (t.a, w.norm_moe), (t.m, t.rstd_moe))
+    tape.drop(index, 1, t.m)
     saved = (t.experts, t.gates, t.probs, t.order, t.inverse, t.starts, t.hidden)
     ops.moe_fwd(backend, (t.a, t.m, w.moe), (out, *saved), H=arch.hidden_dim, E=arch.num_experts, k=arch.top_k)
 
@@ -150,13 +201,17 @@ def layer_backward(tape: Tape, weights: Views, grads: Views, index: int) -> None
     backend, arch, t = tape.backend, tape.arch, tape.layer(index)
     w, g = weights.layers[index], grads.layers[index]
     d, branch = tape.gradients()
-    # x[index+1] = a + moe(rmsnorm(a, norm_moe))
+    # x[index+1] = a + moe(drop(rmsnorm(a, norm_moe)))
     routing = (t.experts, t.gates, t.order, t.inverse, t.starts, t.hidden)
     sizes = {"H": arch.hidden_dim, "E": arch.num_experts, "k": arch.top_k}
     ops.moe_bwd(backend, (t.m, w.moe, *routing, d), (branch, g.moe), **sizes)
+    if tape.noise is not None and tape.noise.balance_coef:
+        ops.balance_bwd(backend, (t.m, w.moe, t.experts, t.probs, tape.balance), (branch, g.moe))
+    tape.drop(index, 1, branch)
     ops.rmsnorm_bwd(backend, (t.a, w.norm_moe, t.rstd_moe, branch), (d, g.norm_moe))
-    # a = x[index] + conv(rmsnorm(x[index], norm_conv))
+    # a = x[index] + conv(drop(rmsnorm(x[index], norm_conv)))
     ops.conv_bwd(backend, (t.n, w.conv, tape.pos, d), (branch, g.conv))
+    tape.drop(index, 0, branch)
     ops.rmsnorm_bwd(backend, (tape.x[index], w.norm_conv, t.rstd_conv, branch), (d, g.norm_conv))
 
 

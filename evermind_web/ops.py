@@ -65,6 +65,9 @@ def hyper_vector(values: Mapping[str, float]) -> NDArray[np.float32]:
     return vector
 
 
+# Words of a `noise` row: what a random draw depends on. amplitude is a float32 by its bits; threshold is p * 2^32.
+NOISE: Final = {name: i for i, name in enumerate(("seed", "step", "salt", "threshold", "amplitude"))}
+NOISE_SIZE: Final = 64
 SAMPLING: Final = {name: i for i, name in enumerate(("temperature",))}  # slots of the `sampling` buffer
 SAMPLING_SIZE: Final = 16
 
@@ -196,6 +199,18 @@ moe_bwd = _op(
     "dm (N, D) =, dW (M) +=",
     "gradients of shared(m) + sum gate*expert(m) for m and every parameter of the block; the choice is constant",
     scalars=("H", "E", "k"), rtol=1e-4,
+)  # fmt: skip
+balance_bwd = _op(
+    "balance_bwd", "m (N, D), W (M), experts:i (N, k), probs (N, E), balance (N)", "dm (N, D) +=, dW (M) +=",
+    "gradient of the load-balance loss for the router: "
+    "dlogit[n,j] = balance[n] * probs[n,j] * (f[j] - sum_e f[e] probs[n,e]) with f[e] the share of expert e in the choices "
+    "of the rows whose balance is not 0; dm += dlogit wr; dwr += dlogit^T m",
+    rtol=1e-4,
+)  # fmt: skip
+dropout = _op(
+    "dropout", "noise:i (64)", "x (N, D) +=",
+    "x *= keep / (1 - p) in place; element i is dropped where mix(key ^ i) < threshold = p 2^32, "
+    "key = mix(mix(mix(seed) ^ step) ^ salt), mix as in reference/noise.py. Its backward is the same call on the gradient",
 )  # fmt: skip
 head_logits = _op(
     "head_logits", "x (N, D), emb (V, D)", "logits (N, V) =",

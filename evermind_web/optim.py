@@ -63,11 +63,11 @@ class AdamWOptions:
 class FlatAdamW:
     """AdamW over one flat padded vector on a backend. `queue` queues a step; nothing waits.
 
-    The step count is the host's: call `applied` once it is known (or certain) that the step was not skipped.
+    `step` counts applied steps; the owner raises it once it is known that a step was not skipped.
     """
 
-    def __init__(self, backend: Backend, p: Buf, groups: F32, options: AdamWOptions) -> None:
-        self.backend, self.p, self.options, self.step = backend, p, options, 0
+    def __init__(self, backend: Backend, p: Buf, groups: F32) -> None:
+        self.backend, self.p, self.step = backend, p, 0
         self.m, self.v, self.group = backend.alloc(p.shape), backend.alloc(p.shape), backend.alloc(groups.shape)
         self.stats = backend.alloc((2,))
         backend.write(self.group, groups)
@@ -173,3 +173,12 @@ class DynamicLossScaler:
             self.scale *= self.growth_factor
             self._streak = 0
         return True
+
+    def state(self) -> dict[str, float | int]:
+        """What `load_state` takes: scale, counters, streak."""
+        return {"scale": self.scale, "overflows": self.overflows, "skipped": self.skipped, "streak": self._streak}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from a saved state."""
+        self.scale, self.overflows = float(state["scale"]), int(state["overflows"])
+        self.skipped, self._streak = int(state["skipped"]), int(state["streak"])

@@ -105,6 +105,17 @@ def _expert_bwd(x: Array, h: Array, dy: Array, p: Expert, g: Expert) -> Array:
     return np.asarray(dpre @ p.w1)
 
 
+def balance_bwd(m: Array, W: Array, experts: Array, probs: Array, balance: Array, dm: Array, dW: Array) -> None:
+    """Gradient of the load-balance loss; see `ops.balance_bwd`. Inverts `logits = m wrᵀ` for the balance term alone."""
+    E, D = probs.shape[1], m.shape[1]
+    wr, gwr = (block[: E * D].reshape(E, D) for block in (W, dW))
+    counts = np.bincount(experts[balance != 0].ravel(), minlength=E)
+    shares = (counts / max(int(counts.sum()), 1)).astype(m.dtype)
+    dlogits = balance[:, None] * probs * (shares - (probs @ shares)[:, None])
+    dm += dlogits @ wr
+    gwr += dlogits.T @ m
+
+
 def moe_bwd(
     m: Array,
     W: Array,

@@ -1,0 +1,224 @@
+"""The loop over windows: one optimizer step each, with progress, Stop, and the loss read a few steps late."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from evermind_web.backend.base import Backend, Buf
+from evermind_web.batch import Item
+from evermind_web.errors import InvalidArgumentError, NonFiniteError
+from evermind_web.optim import DynamicLossScaler
+from evermind_web.training.options import TrainingOptions
+
+RECORD = 4  # floats kept of each step until they are read: loss, squared gradient norm, not-finite flag, unused
+PATIENCE = 10  # overflows in a row, the loss scale at its floor, after which training stops
+KEPT = "the weights keep their last good values; use a smaller learning rate"
+
+
+@dataclass(frozen=True, slots=True)
+class StepInfo:
+    """What is known of one optimizer step. Steps and epochs count from 1; `tokens` and `seconds` are sums so far."""
+
+    step: int
+    total_steps: int
+    epoch: int
+    epochs: int
+    loss: float  # mean over the window (nats a token), with the weights before the step
+    grad_norm: float
+    tokens: int
+    seconds: float
+    skipped: bool  # the gradients overflowed and the weights stayed as they were
+    loss_scale: float
+    lr: float
+
+
+@dataclass(frozen=True, slots=True)
+class EvalInfo:
+    """One evaluation of the validation sequences: after which step, its mean loss, the best so far, how many since."""
+
+    step: int
+    loss: float
+    best_loss: float
+    best_step: int
+    without_gain: int
+
+
+OnStep = Callable[[StepInfo], None]
+OnEval = Callable[[EvalInfo], None]
+
+
+class Steppable(Protocol):
+    """What the loop drives: it queues one optimizer step for a window, and says where its numbers will be."""
+
+    backend: Backend
+
+    @property
+    def trained(self) -> Buf:
+        """The flat vector that is being trained."""
+        ...
+
+    def queue_step(self, window: Sequence[Item], number: int, total: int, loss_scale: float) -> tuple[Buf, Buf, float]:
+        """Queue everything from zeroed gradients to the update; returns loss (1), stats (2) and the lr."""
+        ...
+
+    def applied(self) -> None:
+        """The step was not skipped."""
+        ...
+
+    async def validate(self) -> float:
+        """Mean loss of the validation sequences."""
+        ...
+
+
+@dataclass(slots=True)
+class Position:
+    """Where a fit stands, so that it can be resumed: windows done, and sums of the epochs' losses."""
+
+    window: int = 0
+    sums: list[float] = field(default_factory=list)
+    counts: list[float] = field(default_factory=list)
+    tokens: int = 0
+
+
+@dataclass(slots=True)
+class _Pending:
+    step: int
+    epoch: int
+    weight: float  # of its loss in the epoch's mean
+    tokens: int
+    loss_scale: float
+    lr: float
+
+
+@dataclass(slots=True)
+class _Best:
+    loss: float = math.inf
+    step: int = 0
+    without_gain: int = 0
+    weights: Buf | None = None
+
+
+@dataclass
+class Loop:
+    """One fit: epochs over the items in their order, `accum_steps` items a window."""
+
+    job: Steppable
+    options: TrainingOptions
+    scaler: DynamicLossScaler | None = None
+    on_step: OnStep | None = None
+    on_eval: OnEval | None = None
+    validating: bool = False
+    position: Position = field(default_factory=Position)
+    stopped: bool = False
+    _overflows: int = 0
+
+    async def run(self, items: Sequence[Item]) -> list[float]:
+        """Mean loss of each epoch, the last one partial if it was stopped. Raises NonFiniteError naming the step."""
+        windows = self._windows(items)
+        self._total, self._started = self.options.epochs * len(windows), time.perf_counter()
+        at = self.position
+        at.sums = at.sums or [0.0] * self.options.epochs
+        at.counts = at.counts or [0.0] * self.options.epochs
+        backend, best = self.job.backend, _Best()
+        depth = 1 if self.scaler else backend.steps_per_read  # the host needs each step's flag to set the next scale
+        ring, pending = backend.alloc((depth, RECORD)), list[_Pending]()
+        try:
+            while at.window < self._total and not self.stopped:
+                pending.append(self._queue(windows, at.window, ring, len(pending)))
+                at.window += 1
+                if len(pending) == depth:
+                    await self._deliver(ring, pending)
+                if self._due(at.window, len(windows)):
+                    await self._deliver(ring, pending)
+                    await self._evaluate(best)
+                await asyncio.sleep(0)  # so that Stop, and everybody else, gets a turn
+            await self._deliver(ring, pending)
+            if best.weights is not None and best.without_gain and self.options.keep_best:
+                backend.copy(best.weights, 0, self.job.trained, 0, self.job.trained.size)
+        finally:
+            backend.free(ring)
+            if best.weights is not None:
+                backend.free(best.weights)
+        history = [s / c for s, c in zip(at.sums, at.counts, strict=True) if c]
+        if at.window == self._total:
+            self.position = Position()
+        return history
+
+    def _windows(self, items: Sequence[Item]) -> list[Sequence[Item]]:
+        usable = [item for item in items if item.scored]
+        if not usable:
+            longest = max((len(item.tokens) for item in items), default=0)
+            raise InvalidArgumentError(
+                f"need at least 2 tokens, got {longest}: no sequence has a next token; give a longer text"
+                if longest < 2
+                else "every target is masked: nothing to learn from"
+            )
+        size = self.options.accum_steps
+        return [usable[i : i + size] for i in range(0, len(usable), size)]
+
+    def _queue(self, windows: Sequence[Sequence[Item]], number: int, ring: Buf, slot: int) -> _Pending:
+        backend, window = self.job.backend, windows[number % len(windows)]
+        scale = self.scaler.scale if self.scaler else 1.0
+        loss, stats, lr = self.job.queue_step(window, number + 1, self._total, scale)
+        backend.copy(loss, 0, ring, slot * RECORD, 1)
+        backend.copy(stats, 0, ring, slot * RECORD + 1, 2)
+        backend.flush()
+        tokens = sum(item.scored for item in window)
+        weight = tokens if self.options.loss_reduction == "token" else len(window)
+        return _Pending(number + 1, number // len(windows), weight, tokens, scale, lr)
+
+    async def _deliver(self, ring: Buf, pending: list[_Pending]) -> None:
+        if not pending:
+            return
+        (rows,) = await self.job.backend.read(ring)
+        at = self.position
+        for row, p in zip(rows, pending, strict=False):
+            loss, square, bad = (float(v) for v in row[:3])
+            self._check(p, loss, bool(bad))
+            at.sums[p.epoch] += loss * p.weight
+            at.counts[p.epoch] += p.weight
+            at.tokens += p.tokens
+            if self.on_step:
+                seconds = time.perf_counter() - self._started
+                norm = math.sqrt(square) if square >= 0 else math.nan
+                where = (p.step, self._total, p.epoch + 1, self.options.epochs)
+                self.on_step(StepInfo(*where, loss, norm, at.tokens, seconds, bool(bad), p.loss_scale, p.lr))
+        pending.clear()
+
+    def _check(self, p: _Pending, loss: float, overflow: bool) -> None:
+        if not math.isfinite(loss):
+            raise NonFiniteError(f"loss is not finite at step {p.step}: {KEPT}")
+        if self.scaler is None:
+            if overflow:
+                raise NonFiniteError(f"gradients are not finite at step {p.step}: {KEPT}")
+            self.job.applied()
+            return
+        at_floor = self.scaler.scale <= self.scaler.min_scale
+        self._overflows = self._overflows + 1 if overflow else 0
+        if self.scaler.update(overflow):
+            self.job.applied()
+        elif at_floor and self._overflows >= PATIENCE:
+            raise NonFiniteError(f"gradients not finite for {self._overflows} steps, up to step {p.step}: {KEPT}")
+
+    def _due(self, done: int, per_epoch: int) -> bool:
+        return self.validating and done % (self.options.eval_every or per_epoch) == 0
+
+    async def _evaluate(self, best: _Best) -> None:
+        loss, step = await self.job.validate(), self.position.window
+        if loss < best.loss:
+            best.loss, best.step, best.without_gain = loss, step, 0
+            if self.options.keep_best:
+                if best.weights is None:
+                    best.weights = self.job.backend.alloc(self.job.trained.shape)
+                self.job.backend.copy(self.job.trained, 0, best.weights, 0, self.job.trained.size)
+        else:
+            best.without_gain += 1
+        if self.on_eval:
+            self.on_eval(EvalInfo(step, loss, best.loss, best.step, best.without_gain))
+        if self.options.patience and best.without_gain >= self.options.patience:
+            self.stopped = True
