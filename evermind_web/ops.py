@@ -203,14 +203,14 @@ moe_bwd = _op(
 balance_bwd = _op(
     "balance_bwd", "m (N, D), W (M), experts:i (N, k), probs (N, E), balance (N)", "dm (N, D) +=, dW (M) +=",
     "gradient of the load-balance loss for the router: "
-    "dlogit[n,j] = balance[n] * probs[n,j] * (f[j] - sum_e f[e] probs[n,e]) with f[e] the share of expert e in the choices "
-    "of the rows whose balance is not 0; dm += dlogit wr; dwr += dlogit^T m",
+    "dlogit[n,j] = balance[n] * probs[n,j] * (f[j] - sum_e f[e] probs[n,e]) with f[e] the share of expert e in the "
+    "choices of the rows whose balance is not 0; dm += dlogit wr; dwr += dlogit^T m",
     rtol=1e-4,
 )  # fmt: skip
 dropout = _op(
     "dropout", "noise:i (64)", "x (N, D) +=",
     "x *= keep / (1 - p) in place; element i is dropped where mix(key ^ i) < threshold = p 2^32, "
-    "key = mix(mix(mix(seed) ^ step) ^ salt), mix as in reference/noise.py. Its backward is the same call on the gradient",
+    "key = mix(mix(mix(seed) ^ step) ^ salt), mix as in reference/noise.py. Backward: the same call on the gradient",
 )  # fmt: skip
 head_logits = _op(
     "head_logits", "x (N, D), emb (V, D)", "logits (N, V) =",
