@@ -1,5 +1,6 @@
 // moe_bwd: dpre = gate * (w2^T dy) where hidden > 0, and sums for the gates' gradients; reference: backend/reference/moe.py; test: tests/backend/test_matmul_kernels.py
-// Inverts `y = w2 hidden + b2; out += gate * y`: dgate = hidden . (w2^T dy) + b2 . dy. The sum over H is left as one value per tile.
+// Inverts `y = w2 hidden + b2; out += gate * y`: dgate = hidden . (w2^T dy) + b2 . dy. The sum over H is left as
+// one value per tile, or per thread where tiles are not shared.
 //#include moe_params
 //#include moe_group
 //#include four
@@ -12,7 +13,7 @@
 @group(0) @binding(4) var<storage, read> starts: array<i32>;          // (E+1)
 @group(0) @binding(5) var<storage, read> hidden: array<f32>;          // (N*(k+1), H)
 @group(0) @binding(6) var<storage, read_write> dpre: array<f32>;      // (N*(k+1), H) =
-@group(0) @binding(7) var<storage, read_write> partial: array<f32>;   // (N*k, column_tiles) =, at the start of its buffer
+@group(0) @binding(7) var<storage, read_write> partial: array<f32>;   // (N*k, column_sums) =, at the start of its buffer
 @group(0) @binding(8) var<uniform> moe: Moe;
 
 struct Tile { a_by_depth: bool, b_by_depth: bool, group: Group, column: u32 }
@@ -48,15 +49,19 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_id) thre
             dpre[row * moe.h + h] = select(0.0, gate * sums[i][j], unit > 0.0);
         }
     }
-    workgroupBarrier();
-    tile_a[thread.x * PITCH + thread.y] = dgate;
-    workgroupBarrier();
-    if (thread.x > 0u || group.expert == 0u) { return; }
-    dgate = vec4<f32>();
-    for (var x = 0u; x < W; x++) { dgate += tile_a[x * PITCH + thread.y]; }
+    if (SHARED) {
+        workgroupBarrier();
+        tile_a[thread.x * PITCH + thread.y] = dgate;
+        workgroupBarrier();
+        if (thread.x > 0u) { return; }
+        dgate = vec4<f32>();
+        for (var x = 0u; x < W; x++) { dgate += tile_a[x * PITCH + thread.y]; }
+    }
+    if (group.expert == 0u) { return; }
+    let number = select(id.x * W + thread.x, id.x, SHARED);
     for (var i = 0u; i < 4u; i++) {
         if (4u * thread.y + i < group.rows) {
-            partial[(group.row - moe.n + 4u * thread.y + i) * moe.column_tiles + id.x] = dgate[i];
+            partial[(group.row - moe.n + 4u * thread.y + i) * moe.column_sums + number] = dgate[i];
         }
     }
 }

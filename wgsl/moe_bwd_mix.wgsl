@@ -1,28 +1,24 @@
 // moe_bwd: gradients of the router logits, and dm; reference: backend/reference/moe.py; test: tests/backend/test_matmul_kernels.py
 // Inverts `out = shared y + sum gate * y` and `gates = softmax over the chosen logits`:
 // dlogit = gate * (dgate - sum gate*dgate); dm = shared dx + sum (expert dx + dlogit * router row).
-// ROWS rows per workgroup, 32 threads each.
 //#include moe_params
+//#include row_reduce
 
 @group(0) @binding(0) var<storage, read> dy: array<f32>;              // (N, D)
 @group(0) @binding(1) var<storage, read> weights: array<f32>;         // (M)
 @group(0) @binding(2) var<storage, read> experts: array<i32>;         // (N, k)
 @group(0) @binding(3) var<storage, read> gates: array<f32>;           // (N, k)
 @group(0) @binding(4) var<storage, read> inverse: array<i32>;         // (N*k)
-@group(0) @binding(5) var<storage, read> sums: array<f32>;            // (N*k, column_tiles), then dx (N*(k+1), D)
+@group(0) @binding(5) var<storage, read> sums: array<f32>;            // (N*k, column_sums), then dx (N*(k+1), D)
 @group(0) @binding(6) var<storage, read_write> dm: array<f32>;        // (N, D) =
 @group(0) @binding(7) var<storage, read_write> dlogits: array<f32>;   // after dpre (N*(k+1), H): (N, k) =
 @group(0) @binding(8) var<uniform> moe: Moe;
 
-const ROWS = 8u;
-const LANES = 32u;
-var<workgroup> partial: array<f32, 256>; // (ROWS, LANES)
-
-@compute @workgroup_size(256)
+@compute @workgroup_size(WG)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
         @builtin(local_invocation_index) thread: u32) {
     let lane = thread % LANES;
-    let row = (group.x + group.y * groups.x) * ROWS + thread / LANES;
+    let row = (group.x + group.y * groups.x) * (WG / LANES) + thread / LANES;
     let inside = row < moe.n;
     let slot = min(row, moe.n - 1u) * moe.k;
     let source = min(row, moe.n - 1u) * moe.d;
@@ -32,27 +28,23 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
             let bias = expert_at(u32(experts[slot + i]) + 1u) + moe.b2;
             var sum = 0.0;
             for (var c = lane; c < moe.d; c += LANES) { sum += weights[bias + c] * dy[source + c]; }
-            let tiles = u32(inverse[slot + i]) * moe.column_tiles;
-            for (var t = lane; t < moe.column_tiles; t += LANES) { sum += sums[tiles + t]; }
-            partial[thread] = sum;
-            workgroupBarrier();
-            if (lane == 0u && inside) {
-                sum = 0.0;
-                for (var other = 0u; other < LANES; other++) { sum += partial[thread + other]; }
-                dlogits[dlogit + i] = sum; // dgate until the end of this block
-            }
-            workgroupBarrier();
+            let tiles = u32(inverse[slot + i]) * moe.column_sums;
+            for (var t = lane; t < moe.column_sums; t += LANES) { sum += sums[tiles + t]; }
+            sum = row_sum(thread, sum);
+            if (lane == 0u && inside) { dlogits[dlogit + i] = sum; } // dgate until the end of this block
         }
         if (lane == 0u && inside) {
             var mean = 0.0;
             for (var i = 0u; i < moe.k; i++) { mean += gates[slot + i] * dlogits[dlogit + i]; }
             for (var i = 0u; i < moe.k; i++) { dlogits[dlogit + i] = gates[slot + i] * (dlogits[dlogit + i] - mean); }
         }
-        storageBarrier();
-        workgroupBarrier();
+        if (LANES > 1u) {
+            storageBarrier();
+            workgroupBarrier();
+        }
     }
     if (!inside) { return; }
-    let dx = moe.n * moe.k * moe.column_tiles;
+    let dx = moe.n * moe.k * moe.column_sums;
     for (var c = lane; c < moe.d; c += LANES) {
         var sum = sums[dx + source + c];
         for (var i = 0u; i < moe.k; i++) {

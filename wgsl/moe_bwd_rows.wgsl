@@ -31,7 +31,7 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_id) thre
     if (group.rows == 0u) { return; }
     let column = id.x * 4u * W;
     var sums = tile_product(Tile(true, false, group, column), thread.xy, 0u, moe.h);
-    let rows = moe.n * moe.k * moe.column_tiles;
+    let rows = moe.n * moe.k * moe.column_sums;
     for (var i = 0u; i < 4u; i++) {
         for (var j = 0u; j < 4u; j++) {
             let c = column + 4u * thread.x + j;

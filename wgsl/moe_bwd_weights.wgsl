@@ -78,18 +78,23 @@ fn term(part: u32, row: u32, at: vec4<u32>) -> vec4<f32> {
     return dlogit * four_m(row, at);
 }
 
-// Columns 4*W*number.. of a sum over the rows of the group: W threads share the rows of each four columns.
+// Columns 4*W*number.. of a sum over the rows of the group: W threads share the rows of four columns.
 fn add_columns(group: Group, part: u32, number: u32, thread: vec2<u32>) {
     let count = select(moe.d, moe.h, part == B1);
     let column = 4u * (number * W + thread.x);
     let at = four_of(column, count);
     var sum = vec4<f32>();
-    for (var row = thread.y; row < group.rows; row += W) { sum += term(part, group.row + row, at); }
-    tile_a[thread.y * PITCH + thread.x] = sum;
-    workgroupBarrier();
-    if (thread.y > 0u) { return; }
-    sum = vec4<f32>();
-    for (var y = 0u; y < W; y++) { sum += tile_a[y * PITCH + thread.x]; }
+    if (SHARED) {
+        for (var row = thread.y; row < group.rows; row += W) { sum += term(part, group.row + row, at); }
+        tile_a[thread.y * PITCH + thread.x] = sum;
+        workgroupBarrier();
+        if (thread.y > 0u) { return; }
+        sum = vec4<f32>();
+        for (var y = 0u; y < W; y++) { sum += tile_a[y * PITCH + thread.x]; }
+    } else {
+        if (thread.y > 0u) { return; }
+        for (var row = 0u; row < group.rows; row++) { sum += term(part, group.row + row, at); }
+    }
     var start = expert_at(group.expert) + select(moe.b2, moe.b1, part == B1);
     if (part == WR) { start = (group.expert - 1u) * moe.d; }
     for (var j = 0u; j < 4u; j++) {

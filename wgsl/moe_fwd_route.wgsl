@@ -1,5 +1,5 @@
 // moe_fwd: router logits, the k best experts, gates and probs; reference: backend/reference/moe.py; test: tests/backend/test_matmul_kernels.py
-// ROWS rows per workgroup, 32 threads each. Every logit is summed in the same order, so equal router rows give equal logits.
+// WG / LANES rows per workgroup. Every logit is summed in the same order, so equal router rows give equal logits.
 //#include moe_params
 
 @group(0) @binding(0) var<storage, read> m: array<f32>;              // (N, D)
@@ -9,10 +9,10 @@
 @group(0) @binding(4) var<storage, read_write> probs: array<f32>;    // (N, E) =, holds the logits first
 @group(0) @binding(5) var<uniform> moe: Moe;
 
-const ROWS = 8u;
-const LANES = 32u;
+override LANES: u32 = 32u; // threads that share a row; 1 needs no barriers: for a CPU that plays GPU
+const WG = 64u;
 const AT_ONCE = 8u; // experts whose partial sums are in workgroup memory at the same time
-var<workgroup> partial: array<f32, 2048>; // (ROWS, AT_ONCE, LANES)
+var<workgroup> partial: array<f32, WG * AT_ONCE>; // (rows, AT_ONCE, LANES)
 
 // Larger logits give larger keys, -0 equals 0, and NaN is below everything: compares as integers, whatever a compiler does with NaN.
 fn key_of(logit: f32) -> u32 {
@@ -59,25 +59,36 @@ fn choose(row: u32) {
     for (var e = 0u; e < moe.e; e++) { probs[logits + e] /= sum; }
 }
 
-@compute @workgroup_size(256)
+// A lane's share of the router's logit, in the same order for every expert.
+fn share_of_logit(row: u32, expert: u32, lane: u32) -> f32 {
+    var sum = 0.0;
+    for (var c = lane; c < moe.d; c += LANES) { sum += m[row * moe.d + c] * weights[expert * moe.d + c]; }
+    return sum;
+}
+
+@compute @workgroup_size(WG)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
         @builtin(local_invocation_index) thread: u32) {
-    let first_row = (group.x + group.y * groups.x) * ROWS;
+    let rows = WG / LANES;
+    let first_row = (group.x + group.y * groups.x) * rows;
+    if (LANES == 1u) {
+        let row = first_row + thread;
+        if (row >= moe.n) { return; }
+        for (var e = 0u; e < moe.e; e++) { probs[row * moe.e + e] = share_of_logit(row, e, 0u); }
+        choose(row);
+        return;
+    }
     let lane = thread % LANES;
     let own = thread / LANES;
-    let source = min(first_row + own, moe.n - 1u) * moe.d;
     for (var first = 0u; first < moe.e; first += AT_ONCE) {
         let count = min(AT_ONCE, moe.e - first);
         for (var e = 0u; e < count; e++) {
-            let router = (first + e) * moe.d;
-            var sum = 0.0;
-            for (var c = lane; c < moe.d; c += LANES) { sum += m[source + c] * weights[router + c]; }
-            partial[(own * AT_ONCE + e) * LANES + lane] = sum;
+            partial[(own * AT_ONCE + e) * LANES + lane] = share_of_logit(min(first_row + own, moe.n - 1u), first + e, lane);
         }
         workgroupBarrier();
         let row = first_row + thread / AT_ONCE;
         let e = thread % AT_ONCE;
-        if (thread < ROWS * AT_ONCE && e < count && row < moe.n) {
+        if (thread < rows * AT_ONCE && e < count && row < moe.n) {
             var sum = 0.0;
             for (var i = 0u; i < LANES; i++) { sum += partial[thread * LANES + i]; }
             probs[row * moe.e + first + e] = sum;
@@ -85,5 +96,5 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
         workgroupBarrier();
     }
     storageBarrier();
-    if (thread < ROWS && first_row + thread < moe.n) { choose(first_row + thread); }
+    if (thread < rows && first_row + thread < moe.n) { choose(first_row + thread); }
 }

@@ -34,12 +34,13 @@ MOE = [
 HEAD = [(1, 5, 37), (3, 12, 301), (40, 20, 37), (64, 64, 512), (65, 64, 301), (130, 192, 1000)]
 
 
-@pytest.fixture(scope="module", params=[1, 1 << 30], ids=["tiles of 64", "tiles of 32"])
+@pytest.fixture(scope="module", params=["tiles of 64", "tiles of 32", "software"])
 def gpu(request: pytest.FixtureRequest) -> Iterator[WebGPUBackend]:
-    """A device on which every product uses the same size of tiles."""
+    """A device on which every product is cut in the same way."""
     backend = WebGPUBackend(NativeDevice(), "wgpu")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tiles, "ENOUGH", request.param)
+        patch.setattr(tiles, "ENOUGH", 1 if request.param == "tiles of 64" else 1 << 30)
+        patch.setattr(tiles, "software", request.param == "software")
         yield backend
     backend.dispose()
 

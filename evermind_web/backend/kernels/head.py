@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from evermind_web.backend.kernels import Dispatch, Plan, Shapes, ceil_div, grid_of, plans, scratch
-from evermind_web.backend.kernels.tiles import tile_width
+from evermind_web.backend.kernels.tiles import lanes, row_constants, row_grid, tile_constants, tile_width
 
 _LOGITS = 1 << 22  # logits held at once, in elements
 _DX_GROUPS = 256  # workgroups wanted for dx, whose sums over the vocabulary are cut up to get them
@@ -24,7 +24,13 @@ def _chunks(n: int, v: int) -> Iterator[tuple[int, int]]:
 def _logits(operands: tuple[int, ...], first: int, rows: int, d: int, v: int) -> Dispatch:
     width = tile_width(rows, v)
     grid = (ceil_div(v, 4 * width), ceil_div(rows, 4 * width), 1)
-    return Dispatch("head_logits", operands, grid, (first, rows, d, v), {"W": width})
+    return Dispatch("head_logits", operands, grid, (first, rows, d, v), tile_constants(width))
+
+
+def _rows(operands: tuple[int, ...], first: int, rows: int, v: int, gradient: bool) -> Dispatch:
+    threads = lanes(v)
+    constants = {**row_constants(threads), "GRADIENT": int(gradient)}
+    return Dispatch("head_xent_rows", operands, row_grid(rows, threads), (first, rows, v), constants)
 
 
 @plans("head_logits")
@@ -44,8 +50,7 @@ def head_xent_fwd(shapes: Shapes, scalars: tuple[int, ...]) -> Plan:
     for first, rows in _chunks(n, v):
         work.append(_logits((x, emb, logits), first, rows, d, v))
         # without a gradient hyper is not read: the weights stand in for it
-        operands = (logits, targets, weights, weights, row_loss)
-        work.append(Dispatch("head_xent_rows", operands, grid_of(rows), (first, rows, v), {"GRADIENT": 0}))
+        work.append(_rows((logits, targets, weights, weights, row_loss), first, rows, v, gradient=False))
     work.append(Dispatch("head_xent_loss", (row_loss, loss), (1, 1, 1), (n,)))
     return Plan(tuple(work), (_largest(n, v) * v * _FLOAT, n * _FLOAT))
 
@@ -69,19 +74,13 @@ def head_xent_bwd(shapes: Shapes, scalars: tuple[int, ...]) -> Plan:
         loss_rows = n if first + rows == n else 0
         work += [
             _logits((x, emb, logits), first, rows, d, v),
-            Dispatch(
-                "head_xent_rows",
-                (logits, targets, weights, hyper, row_loss),
-                grid_of(rows),
-                (first, rows, v),
-                {"GRADIENT": 1},
-            ),
+            _rows((logits, targets, weights, hyper, row_loss), first, rows, v, gradient=True),
             Dispatch(
                 "head_xent_grads",
                 (logits, x, emb, row_loss, loss, partial if cut else dx, demb),
                 grid_of(parts * x_tiles + v_tiles + (1 if loss_rows else 0)),
                 (first, rows, d, v, parts, depth, 0 if cut else first, loss_rows),
-                {"W": width},
+                tile_constants(width),
             ),
         ]
         if cut:

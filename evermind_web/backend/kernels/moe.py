@@ -6,11 +6,11 @@ grid covers the worst case (every expert ends inside a tile) and tiles without r
 
 from __future__ import annotations
 
-from evermind_web.backend.kernels import Dispatch, Plan, Shapes, ceil_div, grid_of, plans, scratch
-from evermind_web.backend.kernels.tiles import tile_width
+from evermind_web.backend.kernels import Dispatch, Plan, Shapes, ceil_div, grid_of, plans, scratch, tiles
+from evermind_web.backend.kernels.tiles import row_constants, row_grid, tile_constants, tile_width
 from evermind_web.layout import moe_layout
 
-_ROWS = 8  # rows per workgroup of moe_fwd_route and moe_bwd_mix
+_LANES = 32  # threads that share a row in moe_fwd_route and moe_bwd_mix, on a GPU
 _FLOAT = 4  # bytes
 
 
@@ -21,16 +21,20 @@ class _Sizes:
         self.n, self.d, self.h, self.e, self.k = n, d, h, e, k
         self.rows = n * (k + 1)  # of hidden
 
-    def uniform(self, column_tiles: int = 0) -> tuple[int, ...]:
+    def uniform(self, column_sums: int = 0) -> tuple[int, ...]:
         """The words of `struct Moe` in wgsl/common/moe_params.wgsl."""
         at = moe_layout(self.d, self.h, self.e)
-        return (self.n, self.d, self.h, self.e, self.k, at.experts, at.stride, at.b1, at.w2, at.b2, column_tiles)
+        return (self.n, self.d, self.h, self.e, self.k, at.experts, at.stride, at.b1, at.w2, at.b2, column_sums)
 
     def row_tiles(self, width: int) -> int:
         """Row tiles that are enough however the rows fall to the experts."""
         side = 4 * width
         routed = self.n * self.k
         return ceil_div(self.n, side) + min(routed, ceil_div(routed, side) + self.e)
+
+
+def _lanes() -> int:
+    return 1 if tiles.software else _LANES
 
 
 @plans("moe_fwd")
@@ -40,25 +44,28 @@ def moe_fwd(shapes: Shapes, scalars: tuple[int, ...]) -> Plan:
     at = _Sizes(*shapes[a], *scalars)
     y = scratch(0)
     uniform = at.uniform()
+    lanes = _lanes()
     up = tile_width(at.rows, at.h)
     down = tile_width(at.rows, at.d)
     return Plan(
         (
-            Dispatch("moe_fwd_route", (m, weights, experts, gates, probs), grid_of(ceil_div(at.n, _ROWS)), uniform),
+            Dispatch(
+                "moe_fwd_route", (m, weights, experts, gates, probs), row_grid(at.n, lanes), uniform, {"LANES": lanes}
+            ),
             Dispatch("moe_fwd_sort", (experts, order, inverse, starts), (at.e, 1, 1), uniform),
             Dispatch(
                 "moe_fwd_up",
                 (m, weights, order, starts, hidden),
                 (ceil_div(at.h, 4 * up), at.row_tiles(up), 1),
                 uniform,
-                {"W": up},
+                tile_constants(up),
             ),
             Dispatch(
                 "moe_fwd_down",
                 (hidden, weights, order, starts, y),
                 (ceil_div(at.d, 4 * down), at.row_tiles(down), 1),
                 uniform,
-                {"W": down},
+                tile_constants(down),
             ),
             Dispatch("moe_fwd_mix", (a, gates, inverse, y, out), grid_of(ceil_div(at.n * at.d, 256)), uniform),
         ),
@@ -75,7 +82,9 @@ def moe_bwd(shapes: Shapes, scalars: tuple[int, ...]) -> Plan:
     back = tile_width(at.rows, at.h)
     rows = tile_width(at.rows, at.d)
     across = ceil_div(at.h, 4 * back)
-    uniform = at.uniform(across)
+    column_sums = across * (back if tiles.software else 1)
+    uniform = at.uniform(column_sums)
+    lanes = _lanes()
     width = tile_width(at.h, at.d, 2 * (at.e + 1))
     tiles_h, tiles_d = ceil_div(at.h, 4 * width), ceil_div(at.d, 4 * width)
     blocks = 2 * tiles_h * tiles_d + tiles_h + tiles_d
@@ -88,28 +97,29 @@ def moe_bwd(shapes: Shapes, scalars: tuple[int, ...]) -> Plan:
                 (dy, weights, gates, order, starts, hidden, dpre, sums),
                 (across, at.row_tiles(back), 1),
                 uniform,
-                {"W": back},
+                tile_constants(back),
             ),
             Dispatch(
                 "moe_bwd_rows",
                 (dpre, weights, order, starts, sums),
                 (ceil_div(at.d, 4 * rows), at.row_tiles(rows), 1),
                 uniform,
-                {"W": rows},
+                tile_constants(rows),
             ),
             Dispatch(
                 "moe_bwd_mix",
                 (dy, weights, experts, gates, inverse, sums, dm, dpre),
-                grid_of(ceil_div(at.n, _ROWS)),
+                row_grid(at.n, lanes),
                 uniform,
+                row_constants(lanes),
             ),
             Dispatch(
                 "moe_bwd_weights",
                 (m, gates, order, starts, hidden, dy, dpre, dweights),
                 (blocks, at.e + 1, 1),
                 uniform,
-                {"W": width},
+                tile_constants(width),
             ),
         ),
-        ((at.rows * at.h + at.n * at.k) * _FLOAT, (at.n * at.k * across + at.rows * at.d) * _FLOAT),
+        ((at.rows * at.h + at.n * at.k) * _FLOAT, (at.n * at.k * column_sums + at.rows * at.d) * _FLOAT),
     )
