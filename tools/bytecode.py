@@ -32,6 +32,9 @@ def compiled(archive: Path) -> Path:
         return archive
     folder = CACHE / "bytecode" / sha256(archive.read_bytes())[:16]
     if not folder.is_dir():
+        # One copy of each archive is enough: ours changes with every edit.
+        for old in folder.parent.glob(f"*/{archive.name.split('-')[0]}-*"):
+            shutil.rmtree(old.parent)
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as work:
             copy = Path(work) / archive.name

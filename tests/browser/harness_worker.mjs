@@ -3,7 +3,7 @@
 
 import { loadPyodide } from "../pyodide/pyodide.mjs";
 
-/** @typedef {{version: string, wheel: string, index_url: string, lock_file_url: string, package: string}} Manifest */
+/** @typedef {{version: string, wheel: string, index_url: string, lock_file_url: string}} Manifest */
 
 const DIST = new URL("../", import.meta.url).href;
 const MODULES = ["bridge", "store"]; // what the page's worker hands to Python: a strict policy forbids Blob URLs
@@ -41,7 +41,7 @@ async function boot() {
     if (response.ok) modules[name] = await import(`${DIST}${name}.mjs`);
   }
   pyodide.registerJsModule("evermind_web_js", modules);
-  await pyodide.loadPackage([manifest.package, "micropip"], { messageCallback: () => {} });
+  await pyodide.loadPackage(["evermind-web", "micropip"], { messageCallback: () => {} });
   const run = await pyodide.runPythonAsync(RUNNER);
   return { pyodide, run, milliseconds: performance.now() - started };
 }
