@@ -180,6 +180,20 @@ def licences(wheels: list[Path]) -> bytes:
     return "\n".join(f"{rule}\n{title}\n{rule}\n\n{text.strip()}\n" for title, text in parts).encode()
 
 
+def startup_bytes(plan: Plan, package: str) -> int:
+    """Return how many bytes the page's worker fetches before it is ready, modules apart: for its progress bar."""
+    packages = json.loads(plan["pyodide/pyodide-lock.json"])["packages"]
+    total = 0
+    for entry in runtime.closure({"packages": packages}, [package]).values():
+        name = Path(entry["file_name"]).name
+        file = f"pyodide/{name}"
+        total += len(plan[file]) if file in plan else (runtime.cache_folder() / name).stat().st_size
+    for name in ("pyodide.asm.wasm", "python_stdlib.zip"):
+        file = f"pyodide/{name}"
+        total += len(plan[file]) if file in plan else (runtime.PYODIDE / name).stat().st_size
+    return total + len(plan["pyodide/pyodide-lock.json"])
+
+
 def as_json(value: Any) -> bytes:
     """Return indented JSON with a newline at its end."""
     return (json.dumps(value, indent=1) + "\n").encode()
@@ -228,18 +242,20 @@ def build_alone(cdn: bool, folder: Path) -> dict[str, Any]:
     plan = {**plan_page(policy(origin)), **plan_libraries(), **plan_runtime(wheel, cdn)}
     plan["THIRD_PARTY_LICENSES.txt"] = licences(wheels)
     total = sum(len(data) for data in plan.values())
+    package = COMPILED if bytecode.available() else PACKAGE
     manifest = {
         "version": wheel.name.split("-")[1],
         "wheel": f"pyodide/{wheel.name}",
         "wheel_sha256": sha256(wheel.read_bytes()),
         "wheel_bytes": wheel.stat().st_size,
-        "package": COMPILED if bytecode.available() else PACKAGE,  # what the page loads
+        "package": package,  # what the page loads
         "runtime": "cdn" if cdn else "vendored",
         "runtime_origin": origin,
         "pyodide_version": runtime.version(),
         "index_url": base or "pyodide/",  # relative to this file
         "lock_file_url": "pyodide/pyodide-lock.json",
         "total_bytes": total,
+        "startup_bytes": startup_bytes(plan, package),
     }
     plan["evermind.json"] = as_json(manifest)
     if total > MAX_DIST_BYTES:
