@@ -73,9 +73,10 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
     let first_row = (group.x + group.y * groups.x) * rows;
     if (LANES == 1u) {
         let row = first_row + thread;
-        if (row >= moe.n) { return; }
-        for (var e = 0u; e < moe.e; e++) { probs[row * moe.e + e] = share_of_logit(row, e, 0u); }
-        choose(row);
+        if (row < moe.n) {
+            for (var e = 0u; e < moe.e; e++) { probs[row * moe.e + e] = share_of_logit(row, e, 0u); }
+            choose(row);
+        }
         return;
     }
     let lane = thread % LANES;
