@@ -153,7 +153,7 @@ export class Store {
     await this.#change([checkName(name)], 0, (existing) => planDelete(name, existing));
   }
 
-  /** Bytes used and allowed, of this origin; quota 0 where unknown. @returns {Promise<{used: number, quota: number}>} */
+  /** Bytes used and allowed, of this origin; quota 0 where unknown. */
   async estimate() {
     return guard(this.#engine.estimate());
   }

@@ -37,7 +37,11 @@ export const MIGRATIONS = [
 ];
 
 const BLOCKED_GRACE_MS = 1500; // tabs of ours close by themselves, after their running transaction
+const CLOSED = "the store is closed; open it again";
 const CLOSE_OTHERS = "close other tabs of this page, then try again";
+
+/** Chromium refuses a value over 127 MiB; pieces also keep the copies that cross to its storage process small. */
+const PIECE_BYTES = 2 ** 24;
 
 /** Errors of a connection that the browser dropped behind our back; a new one usually works. */
 const CONNECTION_LOST = new Set(["InvalidStateError", "UnknownError"]);
@@ -79,8 +83,11 @@ export class IdbEngine {
   read(name) {
     return this.#run(async (db) => {
       const tx = db.transaction(["records", "blobs"]);
+      /** @type {Row | undefined} */
       const row = await tx.objectStore("records").get(name);
-      return row && { row, data: await tx.objectStore("blobs").get(row.blob) };
+      if (!row) return undefined;
+      const blobs = tx.objectStore("blobs");
+      return { row, data: joined(await Promise.all(row.blobs.map((key) => blobs.get(key)))) };
     });
   }
 
@@ -96,8 +103,9 @@ export class IdbEngine {
         for (const blob of change.dropBlobs) await blobs.delete(blob);
         for (const name of change.dropNames) await records.delete(name);
         for (const { row, data } of change.put) {
-          const blob = data ? Number(await blobs.add(data)) : row.blob;
-          await records.put({ ...row, blob });
+          const keys = data ? [] : row.blobs;
+          for (const piece of data ? pieces(data) : []) keys.push(Number(await blobs.add(piece)));
+          await records.put({ ...row, blobs: keys });
         }
         await tx.done;
       } catch (error) {
@@ -118,7 +126,7 @@ export class IdbEngine {
 
   /** The connection, opened if need be. @returns {Promise<Database>} */
   connect() {
-    if (this.#closed) throw new StorageError("the store is closed; open it again");
+    if (this.#closed) throw new StorageError(CLOSED);
     if (!this.#connection) {
       const opening = this.#open().catch((error) => {
         if (nameOf(error) !== "UnknownError") throw error;
@@ -189,6 +197,32 @@ export class IdbEngine {
   }
 }
 
+/**
+ * At least one piece, so that no bytes are told from lost bytes.
+ * @param {ArrayBuffer} data @returns {Generator<ArrayBuffer>}
+ */
+function* pieces(data) {
+  if (data.byteLength <= PIECE_BYTES) yield data;
+  else for (let at = 0; at < data.byteLength; at += PIECE_BYTES) yield data.slice(at, at + PIECE_BYTES);
+}
+
+/** @param {(ArrayBuffer | undefined)[]} parts @returns {ArrayBuffer | undefined} nothing if a part is missing */
+function joined(parts) {
+  if (parts.length === 1) return parts[0];
+  let size = 0;
+  for (const part of parts) {
+    if (!part) return undefined;
+    size += part.byteLength;
+  }
+  const whole = new Uint8Array(size);
+  let at = 0;
+  for (const part of /** @type {ArrayBuffer[]} */ (parts)) {
+    whole.set(new Uint8Array(part), at);
+    at += part.byteLength;
+  }
+  return whole.buffer;
+}
+
 /** @param {{abort: () => void}} tx */
 function abortQuietly(tx) {
   try {
@@ -203,6 +237,7 @@ function abortQuietly(tx) {
 /** The same over two maps, for private windows. @implements {Engine} */
 export class MemoryEngine {
   persistent = false;
+  #closed = false;
   /** @type {Map<string, Row>} */
   #records = new Map();
   /** @type {Map<number, ArrayBuffer>} */
@@ -210,24 +245,27 @@ export class MemoryEngine {
   #lastBlob = 0;
 
   async rows() {
+    this.#checkOpen();
     return [...this.#records.values()].sort((a, b) => (a.name < b.name ? -1 : 1));
   }
 
   /** @param {string} name */
   async read(name) {
+    this.#checkOpen();
     const row = this.#records.get(name);
-    return row && { row, data: this.#blobs.get(row.blob)?.slice(0) };
+    return row && { row, data: this.#blobs.get(row.blobs[0])?.slice(0) };
   }
 
   /** @param {string[]} names @param {(existing: (Row | undefined)[]) => Change} plan */
   async change(names, plan) {
+    this.#checkOpen();
     const change = plan(names.map((name) => this.#records.get(name)));
     for (const blob of change.dropBlobs) this.#blobs.delete(blob);
     for (const name of change.dropNames) this.#records.delete(name);
     for (const { row, data } of change.put) {
-      const blob = data ? ++this.#lastBlob : row.blob;
-      if (data) this.#blobs.set(blob, data);
-      this.#records.set(row.name, { ...row, blob });
+      const blobs = data ? [++this.#lastBlob] : row.blobs;
+      if (data) this.#blobs.set(blobs[0], data);
+      this.#records.set(row.name, { ...row, blobs });
     }
   }
 
@@ -238,7 +276,11 @@ export class MemoryEngine {
   }
 
   close() {
+    this.#closed = true;
     this.#records.clear();
     this.#blobs.clear();
+  }
+  #checkOpen() {
+    if (this.#closed) throw new StorageError(CLOSED);
   }
 }

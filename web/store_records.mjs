@@ -11,7 +11,10 @@ export const MAX_KIND = 40;
  * @typedef {{name: string, kind: string, baseFingerprint: string, crc32: number, size: number,
  *   created: string, modified: string, metadata: Record<string, unknown>}} StoreRecord
  */
-/** The same as it is stored: `blob` is the key of its bytes. @typedef {StoreRecord & {blob: number}} Row */
+/**
+ * The same as it is stored: `blobs` are the keys of its bytes, in order.
+ * @typedef {StoreRecord & {blobs: number[]}} Row
+ */
 /**
  * One thing to save. `owned` promises that `data` is an exactly sized array which nobody else will touch.
  * @typedef {{name: string, data: Uint8Array | ArrayBuffer | ArrayBufferView, kind: string, baseFingerprint?: string,
@@ -102,7 +105,7 @@ function plainMetadata(metadata) {
 }
 
 /**
- * Check one item and copy its bytes, before any transaction is open. `blob` is set when the bytes are stored.
+ * Check one item and copy its bytes, before any transaction is open. `blobs` is set when the bytes are stored.
  * @param {SaveItem} item @returns {{row: Row, data: ArrayBuffer}}
  */
 export function prepare(item) {
@@ -117,7 +120,7 @@ export function prepare(item) {
   const now = new Date().toISOString();
   const row = {
     name, kind, baseFingerprint, crc32: crc32(new Uint8Array(data)), size: data.byteLength,
-    created: item.created || now, modified: now, metadata, blob: -1,
+    created: item.created || now, modified: now, metadata, blobs: [],
   };
   return { row, data };
 }
@@ -146,7 +149,7 @@ export function planSave(items, existing, replace) {
   items.forEach(({ row, data }, i) => {
     const old = existing[i];
     if (old && !replace) throw taken(row.name);
-    if (old) change.dropBlobs.push(old.blob);
+    if (old) change.dropBlobs.push(...old.blobs);
     change.put.push({ row: { ...row, created: old ? old.created : row.created }, data });
   });
   return change;
@@ -169,12 +172,12 @@ export function planRename(from, to, existing) {
 export function planDelete(name, existing) {
   const [old] = existing;
   if (!old) throw new RecordNotFoundError(name);
-  return { dropBlobs: [old.blob], dropNames: [name], put: [] };
+  return { dropBlobs: old.blobs, dropNames: [name], put: [] };
 }
 
 /** @param {Row} row @returns {StoreRecord} */
 export function faceOf(row) {
-  const { blob: _blob, ...record } = row;
+  const { blobs: _blobs, ...record } = row;
   return record;
 }
 

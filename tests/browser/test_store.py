@@ -215,6 +215,35 @@ async def test_a_thousand_adapters_are_listed_without_their_bytes(blank: Page) -
     assert found <= 200, f"listing 1,000 adapters took {found:.0f} ms"
 
 
+async def test_bytes_over_the_size_of_one_value_are_kept_in_pieces(blank: Page) -> None:
+    """Chromium refuses a single value over 127 MiB."""
+    found = await js(
+        blank,
+        """
+        const count = async (key) => {
+            const db = await new Promise((resolve) => {
+                indexedDB.open("evermind").onsuccess = ({ target }) => resolve(target.result);
+            });
+            const request = db.transaction(key).objectStore(key).count();
+            await new Promise((resolve) => { request.onsuccess = resolve; });
+            db.close();
+            return request.result;
+        };
+        const size = 3 * 2 ** 24 + 5;
+        const store = await openStore();
+        await store.save("large", new Uint8Array(size).map((_, i) => i >>> 16), {kind: "base"});
+        await store.save("empty", bytes(), {kind: "base"});
+        await store.rename("large", "renamed");
+        const { data } = await store.load("renamed");
+        const same = data.length === size && data.every((one, i) => one === (i >>> 16 & 255));
+        const pieces = await count("blobs");
+        await store.save("renamed", bytes(1), {kind: "base", replace: true});
+        return { same, pieces, replaced: await count("blobs"), empty: (await store.load("empty")).data.length };
+        """,
+    )
+    assert found == {"same": True, "pieces": 5, "replaced": 2, "empty": 0}
+
+
 async def test_ck9_crc32_in_javascript_is_unsigned(blank: Page) -> None:
     found = await blank.evaluate(
         """async () => {
@@ -328,13 +357,16 @@ async def test_db3_a_private_window_gets_a_store_in_memory_and_a_notice(blank: P
         await store.save("c", bytes(3), {kind: "base"});
         const refused = await fails(store.save("b", bytes(3), {kind: "base"}));
         await store.delete("c");
-        return { persistent: store.persistent, notice: store.notice, data: [...(await store.load("b")).data],
-                 names: (await store.list()).map(({ name }) => name), refused, persist: await store.persist() };
+        const found = { persistent: store.persistent, notice: store.notice, data: [...(await store.load("b")).data],
+            names: (await store.list()).map(({ name }) => name), refused, persist: await store.persist() };
+        store.close();
+        return { ...found, closed: await fails(store.load("b")) };
         """,
     )
     assert found["persistent"] is False
     assert found["notice"] == "not saved in a private window; download instead"
     assert (found["names"], found["data"], found["persist"]) == (["b"], [1, 2], False)
+    assert "the store is closed" in found["closed"]
     assert "taken" in found["refused"]
 
 
