@@ -280,6 +280,7 @@ export class MemoryEngine {
     this.#records.clear();
     this.#blobs.clear();
   }
+
   #checkOpen() {
     if (this.#closed) throw new StorageError(CLOSED);
   }
