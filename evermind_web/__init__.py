@@ -31,6 +31,8 @@ from evermind_web.formats.delta import diff_checkpoints as diff_checkpoints
 from evermind_web.formats.delta import serialize_row_delta as serialize_row_delta
 from evermind_web.formats.safetensors_io import safetensors_to_tensors as safetensors_to_tensors
 from evermind_web.formats.safetensors_io import tensors_to_safetensors as tensors_to_safetensors
+from evermind_web.generation import GenerationConfig as GenerationConfig
+from evermind_web.generation import NewToken as NewToken
 from evermind_web.interop.card import generation_config_json as generation_config_json
 from evermind_web.interop.export import EXPORT_FORMATS as EXPORT_FORMATS
 from evermind_web.interop.export import config_json as config_json

@@ -1,15 +1,15 @@
 """Incremental decoding: the last K-1 normed inputs of each layer are all that a next token needs.
 
 Time and memory per token do not depend on the length of the text. Sampling happens where the logits are; several
-tokens are queued before one read (`Backend.steps_per_read`).
+tokens are queued before one read (`Backend.steps_per_read`), and several texts can be written side by side.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,52 +19,129 @@ from evermind_web.batch import I32, make_batch, next_token_item
 from evermind_web.errors import InvalidArgumentError, NonFiniteError
 from evermind_web.formats.arch import Arch
 from evermind_web.network import Tape, Views, forward
+from evermind_web.params import F32, whole_number
 from evermind_web.rng import SeededRng, check_seed
+
+NOT_FINITE, NO_CANDIDATE = -1, -2  # what `ops.sample` writes in place of a token
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """Checked options of a generation."""
+class GenerationConfig:
+    """How new tokens are chosen. The defaults are greedy.
 
-    max_new_tokens: int
-    temperature: float
-    seed: int
+    temperature: 0 takes the first largest logit, above 0 draws from the softmax of logits / temperature with `seed`.
+    top_k (0 off), top_p in (0, 1] and min_p in [0, 1) cut off unlikely tokens, in that order; equal ones stay together.
+    repetition_penalty (1 off) divides positive logits, and multiplies negative ones, of tokens that already stand in
+    prompt or text; frequency_penalty and presence_penalty (0 off) are subtracted per occurrence and once.
+    logit_bias: token id → what is added to its logit; -inf forbids it.
+    stop_token, stop_tokens: end the text, and are its last token. max_new_tokens: tokens after the prompt.
+    Raises InvalidArgumentError naming the setting that is wrong.
+    """
+
+    max_new_tokens: int = 12
+    temperature: float = 0.0
+    seed: int = 1
+    stop_token: int | None = None
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    stop_tokens: Sequence[int] = ()
+
+    def __post_init__(self) -> None:
+        whole_number("max_new_tokens", self.max_new_tokens, 0)
+        whole_number("top_k", self.top_k, 0)
+        check_seed(self.seed)
+        for name in ("temperature", "top_p", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float, np.floating)) or not math.isfinite(value):
+                raise InvalidArgumentError(f"{name} must be a finite number, got {value!r}")
+        for name, good, rule in (
+            ("temperature", self.temperature >= 0, "0 (greedy) or above"),
+            ("top_p", 0 < self.top_p <= 1, "above 0 and at most 1"),
+            ("min_p", 0 <= self.min_p < 1, "from 0 to below 1"),
+            ("repetition_penalty", self.repetition_penalty > 0, "above 0"),
+        ):
+            if not good:
+                raise InvalidArgumentError(f"{name} must be {rule}, got {getattr(self, name)!r}")
+
+    @property
+    def stops(self) -> frozenset[int]:
+        """All tokens that end the text."""
+        return frozenset(self.stop_tokens) | (frozenset() if self.stop_token is None else {self.stop_token})
+
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether it matters which tokens the prompt has."""
+        return self.repetition_penalty != 1 or self.frequency_penalty != 0 or self.presence_penalty != 0
+
+    def vector(self) -> F32:
+        """The contents of a `sampling` buffer."""
+        vector = np.zeros(ops.SAMPLING_SIZE, np.float32)
+        for name, slot in ops.SAMPLING.items():
+            vector[slot] = getattr(self, name)
+        return vector
+
+    def bias(self, vocab_size: int) -> F32:
+        """logit_bias as a vector (V)."""
+        vector = np.zeros(vocab_size, np.float32)
+        for token, value in self.logit_bias.items():
+            if not 0 <= token < vocab_size:
+                raise InvalidArgumentError(f"logit_bias: token id {token} outside vocab 0..{vocab_size - 1}")
+            if math.isnan(value) or value == math.inf:
+                raise InvalidArgumentError(f"logit_bias of token {token} must be a number or -inf, got {value!r}")
+            vector[token] = value
+        return vector
 
 
-def check_settings(max_new_tokens: Any, temperature: Any, seed: Any) -> Settings:
-    """InvalidArgumentError names the setting that is wrong."""
-    if not isinstance(max_new_tokens, (int, np.integer)) or isinstance(max_new_tokens, bool) or max_new_tokens < 0:
-        raise InvalidArgumentError(f"max_new_tokens must be a whole number from 0 on, got {max_new_tokens!r}")
-    if not isinstance(temperature, (int, float, np.floating)) or not math.isfinite(temperature) or temperature < 0:
-        raise InvalidArgumentError(f"temperature must be 0 (greedy) or a positive number, got {temperature!r}")
-    return Settings(int(max_new_tokens), float(temperature), check_seed(seed))
+CONFIG_FIELDS = frozenset(f.name for f in fields(GenerationConfig))
+
+
+class NewToken(NamedTuple):
+    """A token that was chosen, and the log-probability (nats) that the model itself gives it, before any setting."""
+
+    id: int
+    logprob: float
 
 
 class Decoder:
-    """The state of one text being continued: conv states, and the buffers of a one-row step."""
+    """The state of B texts being continued side by side: conv states, and the buffers of a step of B rows."""
 
-    def __init__(self, backend: Backend, arch: Arch, weights: Views, steps: int) -> None:
-        self.backend, self.arch, self.weights, self.steps = backend, arch, weights, steps
+    def __init__(self, backend: Backend, arch: Arch, weights: Views, steps: int, texts: int = 1) -> None:
+        self.backend, self.arch, self.weights, self.steps, self.texts = backend, arch, weights, steps, texts
         self._bufs: list[Buf] = []
-        V, D, L, K, H, E, k = arch
+        B, (V, D, L, K, H, E, k) = texts, arch
         self.history = K - 1
-        self.state = [self._new((1, max(K - 1, 1), D)) for _ in range(L)]
-        self.x, self.n, self.a, self.m = (self._new((1, D)) for _ in range(4))
-        self.rstd, self.logits = self._new((1,)), self._new((1, V))
+        self.state = [self._new((B, max(K - 1, 1), D)) for _ in range(L)]
+        self.x, self.n, self.a, self.m = (self._new((B, D)) for _ in range(4))
+        self.rstd, self.logits = self._new((B,)), self._new((B, V))
         self.routing = [
-            self._new((1, k), "int32"), self._new((1, k)), self._new((1, E)), self._new((k,), "int32"),
-            self._new((k,), "int32"), self._new((E + 1,), "int32"), self._new((k + 1, H)),
+            self._new((B, k), "int32"), self._new((B, k)), self._new((B, E)), self._new((B * k,), "int32"),
+            self._new((B * k,), "int32"), self._new((E + 1,), "int32"), self._new((B * (k + 1), H)),
         ]  # fmt: skip
-        self.token, self.cursor = self._new((1,), "int32"), self._new((1,), "int32")
-        self.draws, self.out = self._new((1, steps), "int32"), self._new((1, steps), "int32")
-        self.sampling = self._new((ops.SAMPLING_SIZE,))
+        self.token, self.cursor = self._new((B,), "int32"), self._new((B,), "int32")
+        self.draws, self.out = self._new((B, steps), "int32"), self._new((B, 2, steps), "int32")
+        self.sampling, self.bias = self._new((ops.SAMPLING_SIZE,)), self._new((V,))
+        self.counts = self._new((B, V), "int32")
 
     def _new(self, shape: tuple[int, ...], dtype: str = "float32") -> Buf:
         self._bufs.append(self.backend.alloc(shape, dtype))
         return self._bufs[-1]
 
+    def configure(self, config: GenerationConfig, prompt: I32) -> None:
+        """Queue the upload of the settings, and of how often each token stands in the prompt."""
+        vocab = self.arch.vocab_size
+        self.backend.write(self.sampling, config.vector())
+        self.backend.write(self.bias, config.bias(vocab))
+        if config.counts_tokens:
+            counts = np.bincount(prompt, minlength=vocab).astype(np.int32)
+            self.backend.write(self.counts, np.tile(counts, (self.texts, 1)))
+
     def prefill(self, prompt: I32) -> None:
-        """Queue the whole-sequence forward of the prompt: fills the conv states and the last row's x.
+        """Queue the whole-sequence forward of the prompt: fills the conv states and the last row's x, for every text.
 
         Only the last L*(K-1)+1 tokens reach the last position, so only they are run.
         """
@@ -76,15 +153,16 @@ class Decoder:
             tape.load(batch)
             x = forward(tape, self.weights)
             D, rows = self.arch.d_model, min(len(ids), self.history)
-            for layer, state in enumerate(self.state[: len(tape.layers)]):
-                first = len(ids) - rows
-                self.backend.copy(tape.layers[layer].n, first * D, state, (self.history - rows) * D, rows * D)
-            self.backend.copy(x, (len(ids) - 1) * D, self.x, 0, D)
+            for text in range(self.texts):
+                for layer, state in enumerate(self.state[: len(tape.layers)]):
+                    first, end = len(ids) - rows, (text + 1) * self.history * D
+                    self.backend.copy(tape.layers[layer].n, first * D, state, end - rows * D, rows * D)
+                self.backend.copy(x, (len(ids) - 1) * D, self.x, text * D, D)
         finally:
             tape.free()
 
     def step(self) -> None:
-        """Queue one token's way through the layers: token → x."""
+        """Queue one token's way through the layers, for every text: token → x."""
         backend, arch = self.backend, self.arch
         ops.embed_fwd(backend, (self.token, self.weights.emb), (self.x,))
         for w, state in zip(self.weights.layers, self.state, strict=True):
@@ -97,8 +175,27 @@ class Decoder:
     def choose(self) -> None:
         """Queue sampling from x's logits: x → token, and its place in `out`."""
         ops.head_logits(self.backend, (self.x, self.weights.emb), (self.logits,))
-        choice = (self.token, self.cursor, self.out)
-        ops.sample(self.backend, (self.logits, self.sampling, self.draws), choice)
+        given = (self.logits, self.sampling, self.draws, self.bias)
+        ops.sample(self.backend, given, (self.token, self.cursor, self.out, self.counts))
+
+    async def next_tokens(self, rngs: Sequence[SeededRng], count: int, first: bool) -> list[list[NewToken]]:
+        """Queue `count` tokens of every text and read them; the first of all comes from the prefill."""
+        draws = np.zeros((self.texts, self.steps), np.uint32)
+        for row, rng in zip(draws, rngs, strict=True):
+            for i in range(count):
+                rng.next()
+                row[i] = rng.state
+        self.backend.write(self.draws, draws.view(np.int32))
+        self.backend.zero(self.cursor)
+        for i in range(count):
+            if not (first and i == 0):
+                self.step()
+            self.choose()
+        (out,) = await self.backend.read(self.out)
+        ids, logprobs = out[:, 0, :count], np.ascontiguousarray(out[:, 1, :count], "<i4").view("<f4")
+        return [
+            [NewToken(int(i), float(p)) for i, p in zip(*pair, strict=True)] for pair in zip(ids, logprobs, strict=True)
+        ]
 
     def free(self) -> None:
         """Give all buffers back."""
@@ -108,46 +205,37 @@ class Decoder:
 
 
 async def stream(
-    backend: Backend, arch: Arch, weights: Views, prompt: I32, settings: Settings, stop_token: int | None
-) -> AsyncIterator[int]:
-    """New token ids after a checked, non-empty prompt. Raises NonFiniteError where logits are NaN or infinite."""
-    if settings.max_new_tokens == 0:
+    backend: Backend, arch: Arch, weights: Views, prompt: I32, config: GenerationConfig, texts: int = 1
+) -> AsyncIterator[tuple[int, NewToken]]:
+    """(number of the text, new token) after a checked, non-empty prompt; text i draws with seed + i.
+
+    Raises NonFiniteError where logits are NaN or infinite, InvalidArgumentError where no token is allowed.
+    """
+    if config.max_new_tokens == 0:
         return
-    decoder = Decoder(backend, arch, weights, min(backend.steps_per_read, settings.max_new_tokens))
+    decoder = Decoder(backend, arch, weights, min(backend.steps_per_read, config.max_new_tokens), texts)
     try:
-        rng = SeededRng(settings.seed)
-        sampling = np.zeros(ops.SAMPLING_SIZE, np.float32)
-        sampling[ops.SAMPLING["temperature"]] = settings.temperature
-        backend.write(decoder.sampling, sampling)
+        rngs = [SeededRng((config.seed + i) % 2**32) for i in range(texts)]
+        decoder.configure(config, prompt)
         decoder.prefill(prompt)
-        made = 0
-        while made < settings.max_new_tokens:
-            count = min(decoder.steps, settings.max_new_tokens - made)
-            for token in await _next_tokens(decoder, rng, count, first=made == 0):
-                if token < 0:
-                    raise NonFiniteError(
-                        f"logits not finite at position {len(prompt) + made}: "
-                        "the weights are damaged, load a checkpoint"
-                    )
+        made, running = 0, set(range(texts))
+        while made < config.max_new_tokens and running:
+            count = min(decoder.steps, config.max_new_tokens - made)
+            rows = await decoder.next_tokens(rngs, count, first=made == 0)
+            for i in range(count):
+                for text in sorted(running):
+                    token = rows[text][i]
+                    if token.id < 0:
+                        raise _failure(token.id, len(prompt) + made)
+                    yield text, token
+                    if token.id in config.stops:
+                        running.discard(text)
                 made += 1
-                yield token
-                if token == stop_token:
-                    return
     finally:
         decoder.free()
 
 
-async def _next_tokens(decoder: Decoder, rng: SeededRng, count: int, first: bool) -> list[int]:
-    backend = decoder.backend
-    draws = np.zeros((1, decoder.steps), np.uint32)
-    for i in range(count):
-        rng.next()
-        draws[0, i] = rng.state
-    backend.write(decoder.draws, draws.view(np.int32))
-    backend.zero(decoder.cursor)
-    for i in range(count):
-        if not (first and i == 0):
-            decoder.step()
-        decoder.choose()
-    (out,) = await backend.read(decoder.out)
-    return [int(token) for token in out[0, :count]]
+def _failure(code: int, position: int) -> Exception:
+    if code == NO_CANDIDATE:
+        return InvalidArgumentError(f"no candidate token left at position {position}: logit_bias forbids every token")
+    return NonFiniteError(f"logits not finite at position {position}: the weights are damaged, load a checkpoint")

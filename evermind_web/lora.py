@@ -19,7 +19,7 @@ from evermind_web.errors import ConfigMismatchError, InvalidArgumentError
 from evermind_web.flat_model import Parameter
 from evermind_web.formats.lora_blob import read_lora, write_lora
 from evermind_web.layout import ALIGN, padded
-from evermind_web.model import EvermindLM, next_or_none
+from evermind_web.model import EvermindLM, drain
 from evermind_web.network import Noise
 from evermind_web.optim import AdamWOptions, FlatAdamW
 from evermind_web.params import F32
@@ -261,9 +261,7 @@ class EvermindLMLoRA:
 
     def stream(self, prompt: Tokens, **options: Any) -> Iterator[int]:
         """Blocking twin of `stream_async`."""
-        tokens = self.stream_async(prompt, **options)
-        while (token := run_blocking(next_or_none(tokens))) is not None:
-            yield token
+        return drain(self.stream_async(prompt, **options))
 
     async def generate_async(self, prompt: Tokens, **options: Any) -> list[int]:
         """`EvermindLM.generate_async` with the adapter."""

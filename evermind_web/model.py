@@ -6,7 +6,7 @@ Each method that reads the device has a twin `…_async`; the plain one blocks (
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -32,18 +32,24 @@ from evermind_web.flat_model import FlatModel
 from evermind_web.formats.arch import evermind_tensor_spec
 from evermind_web.formats.evl0 import read_evl0, write_evl0
 from evermind_web.formats.model_delta import checkpoint_with_delta, delta_against
+from evermind_web.generation import GenerationConfig, NewToken
 from evermind_web.network import Noise, Tape, TapePool, Views, backward, cut, forward, views_of
 from evermind_web.params import F32, ParamTable, check_arch, initial_weights, whole_number
+from evermind_web.text_stream import check_stop_strings, text_pieces
+from evermind_web.tokenizer import StreamDecoder
 
 DEFAULT_SEED = 0x45564C4D
+T = TypeVar("T")
 
 
 class Codec(Protocol):
-    """What turns text into token ids and back: a BPETokenizer, or anything with these two."""
+    """What turns text into token ids and back: a BPETokenizer, or anything like it."""
 
     def encode(self, text: str) -> list[int]: ...
 
     def decode(self, ids: list[int]) -> str: ...
+
+    def stream_decoder(self) -> StreamDecoder: ...
 
 
 class EvermindLM(FlatModel):
@@ -238,36 +244,36 @@ class EvermindLM(FlatModel):
 
     # ---- generation ----
 
-    def stream_async(
-        self,
-        prompt: Tokens,
-        max_new_tokens: int = 12,
-        temperature: float = 0.0,
-        seed: int = 1,
-        stop_token: int | None = None,
-        *,
-        emb: Buf | None = None,
-    ) -> AsyncIterator[int]:
-        """New token ids one by one, the stop token included; see `generate_async`."""
-        settings = generation.check_settings(max_new_tokens, temperature, seed)
+    def _stream(self, prompt: Tokens, options: dict[str, Any], texts: int = 1) -> AsyncIterator[tuple[int, NewToken]]:
+        """All checks are made here, before the first token is asked for."""
+        emb: Buf | None = options.pop("emb", None)
+        config = GenerationConfig(**options)
         ids = self.check_sequence(prompt)
         if not len(ids):
             raise InvalidArgumentError("prompt has no tokens; give at least one (the page starts from the BOS token)")
+        config.bias(self.config.vocab_size)
         weights = self.weights if emb is None else Views(emb, self.weights.layers)
-        return generation.stream(self.backend, self.config, weights, ids, settings, stop_token)
+        return generation.stream(self.backend, self.config, weights, ids, config, whole_number("texts", texts))
+
+    async def stream_tokens_async(self, prompt: Tokens, **options: Any) -> AsyncIterator[NewToken]:
+        """New tokens one by one, each with its log-probability; options as in `generate_async`."""
+        async for _, token in self._stream(prompt, options):
+            yield token
+
+    async def stream_async(self, prompt: Tokens, **options: Any) -> AsyncIterator[int]:
+        """New token ids one by one, the stop token included; options as in `generate_async`."""
+        async for _, token in self._stream(prompt, options):
+            yield token.id
 
     def stream(self, prompt: Tokens, **options: Any) -> Iterator[int]:
         """Blocking twin of `stream_async`."""
-        tokens = self.stream_async(prompt, **options)
-        while (token := run_blocking(next_or_none(tokens))) is not None:
-            yield token
+        return drain(self.stream_async(prompt, **options))
 
     async def generate_async(self, prompt: Tokens, **options: Any) -> list[int]:
-        """New ids after the prompt, the stop token included.
+        """New ids after the prompt, the stop token included. Options are those of `GenerationConfig`.
 
-        max_new_tokens=12; temperature=0.0 takes the first largest logit, above 0 draws from the softmax with
-        `seed`; stop_token ends the text. The cost of a token does not depend on the length of the text.
-        Raises InvalidArgumentError for an empty prompt or a bad setting, NonFiniteError for NaN logits.
+        The cost of a token does not depend on the length of the text. Raises InvalidArgumentError for an empty
+        prompt or a bad setting, NonFiniteError for NaN logits.
         """
         return [token async for token in self.stream_async(prompt, **options)]
 
@@ -278,14 +284,39 @@ class EvermindLM(FlatModel):
         temperature: float = 0.0,
         seed: int = 1,
         stop_token: int | None = None,
+        **options: Any,
     ) -> list[int]:
         """Blocking twin of `generate_async`."""
-        options = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed, "stop_token": stop_token}
-        return run_blocking(self.generate_async(prompt, **options))
+        options |= {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
+        return run_blocking(self.generate_async(prompt, stop_token=stop_token, **options))
 
-    def generate_text(self, prompt: str, codec: Codec, **options: Any) -> str:
-        """The text that follows `prompt` (which is not part of it); options as in `generate`."""
-        return codec.decode(self.generate(self.check_codec(codec).encode(prompt), **options))
+    async def generate_many_async(self, prompt: Tokens, num_return_sequences: int, **options: Any) -> list[list[int]]:
+        """Several continuations of one prompt, written side by side; number i is what seed + i gives."""
+        texts: list[list[int]] = [[] for _ in range(whole_number("num_return_sequences", num_return_sequences))]
+        async for number, token in self._stream(prompt, options, num_return_sequences):
+            texts[number].append(token.id)
+        return texts
+
+    def generate_many(self, prompt: Tokens, num_return_sequences: int, **options: Any) -> list[list[int]]:
+        """Blocking twin of `generate_many_async`."""
+        return run_blocking(self.generate_many_async(prompt, num_return_sequences, **options))
+
+    def stream_text_async(
+        self, prompt: str, codec: Codec, stop: str | Sequence[str] | None = None, **options: Any
+    ) -> AsyncIterator[str]:
+        """The text that follows `prompt`, in pieces that never split a character, up to the first `stop` string."""
+        strings, ids = check_stop_strings(stop), self.check_codec(codec).encode(prompt)
+        return text_pieces(self.stream_async(ids, **options), codec.stream_decoder(), strings)
+
+    def stream_text(self, prompt: str, codec: Codec, **options: Any) -> Iterator[str]:
+        """Blocking twin of `stream_text_async`."""
+        return drain(self.stream_text_async(prompt, codec, **options))
+
+    def generate_text(self, prompt: str, codec: Codec, stop: str | Sequence[str] | None = None, **options: Any) -> str:
+        """The text that follows `prompt` (which is not part of it), up to the first `stop` string."""
+        if stop is None:  # any codec will do
+            return codec.decode(self.generate(self.check_codec(codec).encode(prompt), **options))
+        return "".join(self.stream_text(prompt, codec, stop=stop, **options))
 
     def check_codec(self, codec: Codec) -> Codec:
         """The codec itself; InvalidArgumentError if it can give ids that this model has no row for."""
@@ -310,6 +341,14 @@ class EvermindLM(FlatModel):
             super().dispose()
 
 
-async def next_or_none(tokens: AsyncIterator[int]) -> int | None:
-    """The next token of a stream, or None at its end."""
-    return await anext(tokens, None)
+def drain(items: AsyncIterator[T]) -> Iterator[T]:
+    """The items of an async iterator, waited for one by one with `run_blocking`."""
+    while True:
+        try:
+            yield run_blocking(_next(items))
+        except StopAsyncIteration:
+            return
+
+
+async def _next(items: AsyncIterator[T]) -> T:
+    return await anext(items)

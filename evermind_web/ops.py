@@ -68,7 +68,12 @@ def hyper_vector(values: Mapping[str, float]) -> NDArray[np.float32]:
 # Words of a `noise` row: what a random draw depends on. amplitude is a float32 by its bits; threshold is p * 2^32.
 NOISE: Final = {name: i for i, name in enumerate(("seed", "step", "salt", "threshold", "amplitude"))}
 NOISE_SIZE: Final = 64
-SAMPLING: Final = {name: i for i, name in enumerate(("temperature",))}  # slots of the `sampling` buffer
+SAMPLING: Final = {  # slots of the `sampling` buffer, as in `generation.GenerationConfig`
+    name: i
+    for i, name in enumerate(
+        ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty")
+    )
+}
 SAMPLING_SIZE: Final = 16
 
 
@@ -253,10 +258,15 @@ adamw = _op(
     scalars=("half",), rtol=1e-4,
 )  # fmt: skip
 sample = _op(
-    "sample", "logits (B, V), sampling (16), draws:i (B, S)", "token:i (B) =, cursor:i (B) +=, out:i (B, S) +=",
-    "temperature 0: first largest logit; else the first i where u*sum <= cumulative exp((l-max)/temperature), or last, "
-    "with u = draws[b, cursor] read as uint32, over 2^32 (a state of SeededRng). "
-    "token[b] = out[b, cursor[b]] = choice; cursor += 1. A row with a logit that is not finite gives -1",
+    "sample", "logits (B, V), sampling (16), draws:i (B, S), bias (V)",
+    "token:i (B) =, cursor:i (B) +=, out:i (B, 2, S) +=, counts:i (B, V) +=",
+    "choose one token a row: l = logits + bias; where counts > 0, l is divided by repetition_penalty if positive, else "
+    "multiplied; l -= frequency_penalty*counts + presence_penalty*(counts > 0). temperature 0: first largest l. Else "
+    "p = exp((l - max)/temperature) over the tokens that stay: the top_k largest l, of those the largest that make up "
+    "top_p of the sum, of those p >= min_p (equal ones stay together); the first i where u*sum <= cumulative p, or the "
+    "last that stays, u = draws[b, cursor] as uint32 / 2^32. token[b] = out[b, 0, cursor[b]] = choice; "
+    "out[b, 1, cursor[b]] = bits of its log softmax(logits); counts[b, choice] += 1; cursor += 1. "
+    "-1 if a logit is not finite, -2 if the bias left no candidate",
 )  # fmt: skip
 limbic_fwd = _op(
     "limbic_fwd", "x (N, I), h (N, H), s (N, A), W (M)", "hidden (N, H) =, delta (N, A) =, reward (N) =",

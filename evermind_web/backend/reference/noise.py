@@ -21,7 +21,7 @@ def mix(x: U32) -> U32:
 def draws(noise: Array, count: int) -> U32:
     """uint32 (count), one for each element of a tensor, from the seed, step and salt in `noise` (64)."""
     words = np.ascontiguousarray(noise, "<i4").view(np.uint32)
-    key = np.zeros(1, np.uint32)
+    key: U32 = np.zeros(1, np.uint32)
     for name in ("seed", "step", "salt"):
         key = mix(key ^ words[NOISE[name]])
     return mix(key ^ np.arange(count, dtype=np.uint32))
