@@ -333,7 +333,8 @@ export class Bridge {
   /** @returns {string} JSON of counters, see `backend/device.py` */
   stats() {
     const { pipelines, bindGroups, scratchBytes } = this.plans;
-    return JSON.stringify({ ...this.#counts, pipelines, bind_groups: bindGroups, scratch_bytes: scratchBytes });
+    const more = { pipelines, bind_groups: bindGroups, scratch_bytes: scratchBytes, open_reads: this.reads.openReads };
+    return JSON.stringify({ ...this.#counts, ...more });
   }
 
   dispose() {

@@ -26,6 +26,11 @@ export class Reads {
     this.faults = faults;
   }
 
+  /** number of reads that were neither collected nor given up */
+  get openReads() {
+    return this.#tickets.size;
+  }
+
   /**
    * A promise for a ticket, and the function that starts it: `start` is called in the order of the queue.
    * @param {number} ticket

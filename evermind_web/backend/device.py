@@ -89,7 +89,7 @@ class Device(Protocol):
         """Counters, for tests and benchmarks.
 
         Since the start: crossings, submits, dispatches, uploads, bind_groups. Now: pipelines, buffers, buffer_bytes,
-        scratch_bytes.
+        scratch_bytes, open_reads.
         """
         ...
 

@@ -288,6 +288,7 @@ class NativeDevice:
             "buffers": len(owned),
             "buffer_bytes": sum(owned),
             "scratch_bytes": sum(int(buffer.size) for buffer in self._scratch),
+            "open_reads": 0,
         }
 
     def on_lost(self, handler: Callable[[str], None]) -> None:

@@ -106,20 +106,21 @@ async def test_work_waits_for_pipelines_in_order(pyodide_page: PyodidePage) -> N
     # Everything is queued before the first pipeline can be ready; later writes must not overtake it.
     code = """
 x, g, y, r = put(b, np.full((2, 4), 3.0)), put(b, np.ones(4)), b.alloc((2, 4)), b.alloc((2,))
-big = put(b, np.zeros(40_000))
+big, kept = put(b, np.zeros(40_000)), b.alloc((40_000,))
 ops.rmsnorm_fwd(b, [x, g], [y, r])
+b.copy(big, 0, kept, 0, 40_000)
 first = asyncio.ensure_future(b.read(r))
 await asyncio.sleep(0)
 b.write(big, np.ones(40_000))
 b.write(x, np.full((2, 4), 5.0))
 ops.rmsnorm_fwd(b, [x, g], [y, r])
 b.free(x)
-second = asyncio.ensure_future(b.read(r, big))
+second = asyncio.ensure_future(b.read(r, big, kept))
 await asyncio.sleep(0)
-(one,), (two, ones) = await first, await second
-found += [abs(one[0] * 3 - 1) < 1e-5, abs(two[0] * 5 - 1) < 1e-5, bool((ones == 1).all())]
+(one,), (two, ones, zeros) = await first, await second
+found += [abs(one[0] * 3 - 1) < 1e-5, abs(two[0] * 5 - 1) < 1e-5, bool((ones == 1).all()), bool((zeros == 0).all())]
 """
-    assert await run(pyodide_page, code) == [True, True, True]
+    assert await run(pyodide_page, code) == [True, True, True, True]
 
 
 async def test_a_read_that_is_given_up_leaves_nothing(pyodide_page: PyodidePage) -> None:
@@ -132,9 +133,11 @@ for _ in range(10):
     await asyncio.sleep(0.005)
     found.append(task.cancelled())
 found.append((await b.read(x))[0].tolist())
+found.append(b.stats()["open_reads"])
 """
-    *cancelled, values = await run(pyodide_page, code)
+    *cancelled, values, left = await run(pyodide_page, code)
     assert all(cancelled)
+    assert left == 0
     assert values == [0, 1, 2, 3]
 
 

@@ -34,6 +34,9 @@ FAMILIES: Final = {
     "dequant": ("dequant",),
     "optim": ("grad_stats", "adamw"),
     "sample": ("sample",),
+    "noise": ("dropout",),
+    "balance": ("balance_bwd",),
+    "limbic": ("limbic_fwd", "limbic_bwd"),
 }
 
 
@@ -121,15 +124,17 @@ def in_parts(
     target: int,
     summing: Callable[[int, int, int], Dispatch],
     before: tuple[Dispatch, ...] = (),
+    scratch_before: tuple[int, ...] = (),
 ) -> Plan:
     """The plan of `operand target (width) += sum over rows`, in a fixed order whatever the number of rows.
 
     `summing(out, parts, size)` is the dispatch that sums each part of `size` rows. A single part adds to the target
-    itself; several are left in scratch memory, and `sum_parts` adds them.
+    itself; several are left in scratch memory, behind the `scratch_before` of `before`, and `sum_parts` adds them.
     """
     size = PART_ROWS * max(1, ceil_div(rows, PART_ROWS * MAX_PARTS))
     parts = max(1, ceil_div(rows, size))
     if parts == 1:
-        return Plan((*before, summing(target, 1, size)))
-    total = Dispatch("sum_parts", (scratch(0), target), grid_of(ceil_div(width, 64)), (width, parts))
-    return Plan((*before, summing(scratch(0), parts, size), total), scratch=(4 * width * parts,))
+        return Plan((*before, summing(target, 1, size)), scratch_before)
+    left = scratch(len(scratch_before))
+    total = Dispatch("sum_parts", (left, target), grid_of(ceil_div(width, 64)), (width, parts))
+    return Plan((*before, summing(left, parts, size), total), (*scratch_before, 4 * width * parts))
