@@ -29,7 +29,9 @@ def test_headless_without_a_display_or_when_asked(
 
 
 def test_losses_are_read_off_the_summary() -> None:
-    text = "Stopped and kept: 41 steps in 40 s. Loss on text it has not seen: 6.30 → 4.67 (guessing by frequency: 5.28)."
+    text = (
+        "Stopped and kept: 41 steps in 40 s. Loss on text it has not seen: 6.30 → 4.67 (guessing by frequency: 5.28)."
+    )
     found = LOSSES.search(text)
     assert found is not None
     assert found.groups() == ("6.30", "4.67", "5.28")
