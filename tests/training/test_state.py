@@ -1,0 +1,92 @@
+"""Saving where training stands, and going on from there."""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+
+from evermind_web import EvermindLM, EvermindLMTrainer
+from evermind_web.errors import ConfigMismatchError, FormatError
+from tests.training.test_options import V, small, texts, weights
+
+OPTIONS: dict[str, Any] = {"lr": 0.02, "epochs": 2, "accum_steps": 2, "lr_scheduler_type": "cosine", "dropout": 0.1}
+
+
+def interrupted(stop_after: int, **options: Any) -> tuple[bytes, EvermindLMTrainer]:
+    """The state after `stop_after` steps of the run that OPTIONS describe."""
+    trainer = EvermindLMTrainer(small(), **OPTIONS, **options)
+    trainer.fit(texts(), lambda s: trainer.stop() if s.step == stop_after else None)
+    return trainer.save_state(), trainer
+
+
+@pytest.mark.parametrize("stop_after", [1, 3, 4, 7])
+@pytest.mark.parametrize("mixed", [False, {"init_scale": 8.0, "growth_interval": 3}])
+def test_tr8_resumed_training_is_bit_equal(stop_after: int, mixed: bool | dict[str, float]) -> None:
+    whole = EvermindLMTrainer(small(), **OPTIONS, mixed_precision=mixed)
+    history = whole.fit(texts())
+    data, _ = interrupted(stop_after, mixed_precision=mixed)
+    second = EvermindLMTrainer(EvermindLM(V, 12, 2, 3, 16, 4, 2, seed=77), **OPTIONS, mixed_precision=mixed)
+    second.load_state(data)
+    assert second.fit(texts(), resume=True) == history
+    assert np.array_equal(weights(second.model), weights(whole.model))
+    assert second.loss_scaler.state() == whole.loss_scaler.state()
+
+
+def test_stop_and_resume_in_the_same_trainer() -> None:
+    whole = EvermindLMTrainer(small(), **OPTIONS)
+    history = whole.fit(texts())
+    _, trainer = interrupted(3)
+    assert trainer.fit(texts(), resume=True) == history
+    assert np.array_equal(weights(trainer.model), weights(whole.model))
+
+
+def test_tr8_a_weights_only_file_says_that_it_starts_fresh() -> None:
+    source = small()
+    trainer = EvermindLMTrainer(EvermindLM(V, 12, 2, 3, 16, 4, 2, seed=77), **OPTIONS)
+    trainer.fit(texts(2))
+    with pytest.warns(UserWarning, match="no optimizer state; starting fresh at step 0"):
+        trainer.load_state(source.export_weights())
+    fresh = EvermindLMTrainer(small(), **OPTIONS)
+    assert trainer.fit(texts()) == fresh.fit(texts())
+
+
+def test_a_state_of_another_model_is_refused_and_nothing_changes() -> None:
+    data, _ = interrupted(2)
+    other = EvermindLM(V + 1, 12, 2, 3, 16, 4, 2)
+    before = weights(other).copy()
+    with pytest.raises(ConfigMismatchError, match="training state is of a model"):
+        EvermindLMTrainer(other).load_state(data)
+    assert np.array_equal(weights(other), before)
+
+
+def damaged(kind: str, data: bytes) -> bytes:
+    size = struct.unpack("<Q", data[:8])[0]
+    if kind == "flipped bit":
+        return data[:-5] + bytes([data[-5] ^ 1]) + data[-4:]
+    if kind == "cut":
+        return data[:-8]
+    header = json.loads(data[8 : 8 + size])
+    manifest = json.loads(header["__metadata__"]["manifest"])
+    if kind == "version":
+        manifest["version"] = 2
+    if kind == "position":
+        manifest["position"] = {"somewhere": 3}
+    header["__metadata__"] = {} if kind == "no manifest" else {"manifest": json.dumps(manifest)}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text + data[8 + size :]
+
+
+@pytest.mark.parametrize("kind", ["flipped bit", "cut", "version", "position", "no manifest"])
+def test_damaged_states_are_refused_and_nothing_changes(kind: str) -> None:
+    data, _ = interrupted(2)
+    trainer = EvermindLMTrainer(EvermindLM(V, 12, 2, 3, 16, 4, 2, seed=77), **OPTIONS)
+    before = weights(trainer.model).copy()
+    with pytest.raises(FormatError):
+        trainer.load_state(damaged(kind, data))
+    assert np.array_equal(weights(trainer.model), before)
+    trainer.load_state(data)
