@@ -330,6 +330,8 @@ class EvermindLM(FlatModel):
 
     def dispose(self) -> None:
         """Give all memory back; the model must not be used afterwards. A second call does nothing."""
+        if not self._bufs:
+            return
         for pool in self._pools.values():
             pool.free()
         self._pools.clear()
@@ -337,8 +339,7 @@ class EvermindLM(FlatModel):
             for view in views_of(views) if views else ():
                 self.backend.free(view)
         self._grads = None
-        if self._bufs:
-            super().dispose()
+        super().dispose()
 
 
 def drain(items: AsyncIterator[T]) -> Iterator[T]:
