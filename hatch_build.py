@@ -1,15 +1,19 @@
 """What goes into the wheel beside the Python files: kernels, and the JavaScript modules that Python loads.
 
-    wgsl/**.wgsl                            → evermind_web/_wgsl/
+    wgsl/**.wgsl                            → evermind_web/_wgsl.json   {name: text}
     web/{bridge,store}.mjs and all that
-    these import, by relative path          → evermind_web/_web/
+    these import, by relative path          → evermind_web/_web.json    {name: text}
 
 `vendor/idb.mjs` is no file of this checkout: it is the library `idb` from node_modules, with its licence.
+`evermind_web/resources.py` reads both.
 """
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +24,21 @@ VENDORED = {"vendor/idb.mjs": ("idb/build/index.js", "idb/LICENSE")}
 IMPORT = re.compile(r"""(?:\bfrom\s*|\bimport\s*\(?\s*)["'](\.{1,2}/[^"']+)["']""")
 
 
+def kernel_files(root: Path) -> dict[str, Path]:
+    """Return name → source file of all kernels and what they share."""
+    folder = root / "wgsl"
+    return {path.relative_to(folder).as_posix(): path for path in folder.rglob("*.wgsl")}
+
+
 def web_files(root: Path) -> dict[str, Path]:
-    """Return name below `_web/` → source file for the modules that Python loads and all that they import.
+    """Return name → source file of the modules that Python loads and all that they import.
 
     Raises:
         FileNotFoundError: an import leads nowhere, or node_modules lacks a library.
     """
     web, modules = root / "web", root / "node_modules"
     found: dict[str, Path] = {}
-    waiting = [name for name in ROOTS if (web / name).is_file()]
+    waiting = list(ROOTS)
     while waiting:
         name = waiting.pop()
         if name in found:
@@ -49,13 +59,21 @@ def web_files(root: Path) -> dict[str, Path]:
 class PackageDataHook(BuildHookInterface):  # type: ignore[type-arg]
     """Add the files to a wheel; an editable install reads them from the checkout instead."""
 
+    work = ""
+
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Called by hatchling before it collects files."""
         if version == "editable":
             return
+        self.work = tempfile.mkdtemp()
         root = Path(self.root)
-        included = build_data["force_include"]
-        for kernel in sorted((root / "wgsl").rglob("*.wgsl")):
-            included[str(kernel)] = f"evermind_web/_wgsl/{kernel.relative_to(root / 'wgsl').as_posix()}"
-        for name, path in sorted(web_files(root).items()):
-            included[str(path)] = f"evermind_web/_web/{name}"
+        for kind, files in (("wgsl", kernel_files(root)), ("web", web_files(root))):
+            texts = {name: path.read_text(encoding="utf-8") for name, path in sorted(files.items())}
+            packed = Path(self.work) / f"{kind}.json"
+            packed.write_text(json.dumps(texts, ensure_ascii=False, indent=0), encoding="utf-8")
+            build_data["force_include"][str(packed)] = f"evermind_web/_{kind}.json"
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        """Called by hatchling when the wheel is written."""
+        if self.work:
+            shutil.rmtree(self.work)
