@@ -52,5 +52,5 @@ def stamped(stamp: Path, value: str) -> bool:
 
 
 def megabytes(count: int) -> str:
-    """Return a byte count for people: `3.1 MB`, or `12 KB` below a tenth of a megabyte."""
-    return f"{count / 1e6:.1f} MB" if count >= 100_000 else f"{count / 1e3:.0f} KB"
+    """Return a byte count for people: `3.1 MB`, or `285 KB` below a megabyte."""
+    return f"{count / 1e6:.1f} MB" if count >= 1_000_000 else f"{count / 1e3:.0f} KB"
