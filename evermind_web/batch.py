@@ -100,7 +100,7 @@ def make_batch(items: Sequence[Item], weights: Sequence[float], multiple: int = 
         end = at + len(item.tokens)
         tokens[at:end], targets[at:end] = item.tokens, item.targets
         pos[at:end] = np.arange(len(item.tokens), dtype=np.int32)
-        scale[at:end] = np.where(item.targets != IGNORE, np.float32(weight), np.float32(0))
+        scale[at:end] = weight
         at = end
     return Batch(tokens, pos, targets, scale, rows)
 
