@@ -51,11 +51,11 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_id) thre
     }
     if (SHARED) {
         workgroupBarrier();
-        tile_a[thread.x * PITCH + thread.y] = dgate;
+        tile_a[thread.x * (W + 1u) + thread.y] = dgate;
         workgroupBarrier();
         if (thread.x > 0u) { return; }
         dgate = vec4<f32>();
-        for (var x = 0u; x < W; x++) { dgate += tile_a[x * PITCH + thread.y]; }
+        for (var x = 0u; x < W; x++) { dgate += tile_a[x * (W + 1u) + thread.y]; }
     }
     if (group.expert == 0u) { return; }
     let number = select(id.x * W + thread.x, id.x, SHARED);

@@ -86,11 +86,11 @@ fn add_columns(group: Group, part: u32, number: u32, thread: vec2<u32>) {
     var sum = vec4<f32>();
     if (SHARED) {
         for (var row = thread.y; row < group.rows; row += W) { sum += term(part, group.row + row, at); }
-        tile_a[thread.y * PITCH + thread.x] = sum;
+        tile_a[thread.y * (W + 1u) + thread.x] = sum;
         workgroupBarrier();
         if (thread.y > 0u) { return; }
         sum = vec4<f32>();
-        for (var y = 0u; y < W; y++) { sum += tile_a[y * PITCH + thread.x]; }
+        for (var y = 0u; y < W; y++) { sum += tile_a[y * (W + 1u) + thread.x]; }
     } else {
         if (thread.y > 0u) { return; }
         for (var row = 0u; row < group.rows; row++) { sum += term(part, group.row + row, at); }

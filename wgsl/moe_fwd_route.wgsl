@@ -59,11 +59,14 @@ fn choose(row: u32) {
     for (var e = 0u; e < moe.e; e++) { probs[logits + e] /= sum; }
 }
 
-// A lane's share of the router's logit, in the same order for every expert.
-fn share_of_logit(row: u32, expert: u32, lane: u32) -> f32 {
-    var sum = 0.0;
-    for (var c = lane; c < moe.d; c += LANES) { sum += m[row * moe.d + c] * weights[expert * moe.d + c]; }
-    return sum;
+// A lane's shares of the logits of AT_ONCE experts from `first` on, in the same order for every expert.
+fn shares_of_logits(row: u32, first: u32, lane: u32) -> array<f32, AT_ONCE> {
+    var sums = array<f32, AT_ONCE>();
+    for (var c = lane; c < moe.d; c += LANES) {
+        let value = m[row * moe.d + c];
+        for (var e = 0u; e < AT_ONCE; e++) { sums[e] += value * weights[min(first + e, moe.e - 1u) * moe.d + c]; }
+    }
+    return sums;
 }
 
 @compute @workgroup_size(WG)
@@ -74,7 +77,10 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
     if (LANES == 1u) {
         let row = first_row + thread;
         if (row < moe.n) {
-            for (var e = 0u; e < moe.e; e++) { probs[row * moe.e + e] = share_of_logit(row, e, 0u); }
+            for (var first = 0u; first < moe.e; first += AT_ONCE) {
+                var logits = shares_of_logits(row, first, 0u);
+                for (var e = 0u; e < min(AT_ONCE, moe.e - first); e++) { probs[row * moe.e + first + e] = logits[e]; }
+            }
             choose(row);
         }
         return;
@@ -83,9 +89,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
     let own = thread / LANES;
     for (var first = 0u; first < moe.e; first += AT_ONCE) {
         let count = min(AT_ONCE, moe.e - first);
-        for (var e = 0u; e < count; e++) {
-            partial[(own * AT_ONCE + e) * LANES + lane] = share_of_logit(min(first_row + own, moe.n - 1u), first + e, lane);
-        }
+        var shares = shares_of_logits(min(first_row + own, moe.n - 1u), first, lane);
+        for (var e = 0u; e < AT_ONCE; e++) { partial[(own * AT_ONCE + e) * LANES + lane] = shares[e]; }
         workgroupBarrier();
         let row = first_row + thread / AT_ONCE;
         let e = thread % AT_ONCE;
