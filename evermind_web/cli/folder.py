@@ -1,0 +1,87 @@
+"""A model on disk: a folder with `model.evl0`, `tokenizer.json` and, while it may be trained on, `state.safetensors`.
+
+Every file is written beside its place and moved there, so that a crash leaves the old one or the new one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from evermind_web.backend.base import Backend
+from evermind_web.errors import FormatError, InvalidArgumentError
+from evermind_web.lora import EvermindLMLoRA
+from evermind_web.model import EvermindLM
+from evermind_web.session.texts import read_text
+from evermind_web.tokenizer import BPETokenizer
+
+MODEL, TOKENIZER, STATE, RUN = "model.evl0", "tokenizer.json", "state.safetensors", "run.json"
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write `data` to `path`, all or nothing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(path.name + ".tmp")
+    with beside.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(path)
+
+
+def read_texts(paths: list[str]) -> list[str]:
+    """The texts in these files. Raises OSError, or InvalidArgumentError for a file that is not text."""
+    return [read_text(Path(path).read_bytes(), path) for path in paths]
+
+
+def load_tokenizer(folder: Path) -> BPETokenizer:
+    """The folder's tokenizer."""
+    return BPETokenizer.from_file(_existing(folder, TOKENIZER))
+
+
+def load_model(folder: Path, backend: Backend) -> tuple[EvermindLM, BPETokenizer]:
+    """The folder's model and tokenizer. Raises OSError, FormatError, or InvalidArgumentError if they do not fit."""
+    tokenizer = load_tokenizer(folder)
+    model = EvermindLM.from_checkpoint(_existing(folder, MODEL).read_bytes(), backend)
+    model.check_codec(tokenizer)
+    return model, tokenizer
+
+
+async def load_adapter(model: EvermindLM, path: Path, force: bool = False) -> EvermindLMLoRA:
+    """An adapter file on a model; the file beside it (`.json`) says which base it belongs to."""
+    data, fingerprint = _read_adapter(path)
+    return await EvermindLMLoRA.load_adapter_async(model, data, base_fingerprint=fingerprint, force=force)
+
+
+def _read_adapter(path: Path) -> tuple[bytes, str | None]:
+    notes = read_json(notes_of(path)) if notes_of(path).exists() else {}
+    return path.read_bytes(), notes.get("base_fingerprint")
+
+
+def notes_of(adapter: Path) -> Path:
+    """Where the base fingerprint of an adapter file is kept."""
+    return adapter.with_name(adapter.name + ".json")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file. Raises FormatError for anything else."""
+    try:
+        value = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise FormatError(f"{path} is not JSON ({error}); it was changed or damaged") from None
+    if not isinstance(value, dict):
+        raise FormatError(f"{path}: expected a JSON object, got {type(value).__name__}")
+    return value
+
+
+def write_json(path: Path, value: dict[str, Any]) -> None:
+    """`value` as indented JSON."""
+    write_file(path, json.dumps(value, indent=1, ensure_ascii=False).encode() + b"\n")
+
+
+def _existing(folder: Path, name: str) -> Path:
+    if not (folder / name).exists():
+        raise InvalidArgumentError(f"{folder} has no {name}; give a folder that `train -o` wrote")
+    return folder / name

@@ -1,0 +1,199 @@
+"""The commands on real text: train, stop, resume, write, personalise, measure, convert."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from evermind_web import BPETokenizer, EvermindLM, EvermindLMLoRA
+from evermind_web.cli import main
+from evermind_web.cli import progress as progress_module
+
+SAMPLES = Path(__file__).parents[2] / "web" / "samples"
+SMALL = ["--d-model", "12", "--hidden-dim", "8", "--vocab-size", "300", "--window", "32", "--accum-steps", "16"]
+
+
+def cli(*arguments: str | Path) -> int:
+    return main([str(a) for a in arguments])
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Two short texts of two authors."""
+    folder = tmp_path_factory.mktemp("texts")
+    paths = []
+    for name in ("alice", "time-machine"):
+        paths.append(folder / f"{name}.txt")
+        paths[-1].write_text((SAMPLES / f"{name}.txt").read_text(encoding="utf-8")[:5000], encoding="utf-8")
+    return paths[0], paths[1]
+
+
+@pytest.fixture(scope="module")
+def taught(texts: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model folder."""
+    folder = tmp_path_factory.mktemp("models") / "alice"
+    assert cli("train", texts[0], "-o", folder, *SMALL, "--epochs", 2, "--val-split", 0.1, "--dropout", 0.05) == 0
+    return folder
+
+
+def test_a_trained_folder_holds_model_tokenizer_and_state(taught: Path) -> None:
+    assert {p.name for p in taught.iterdir()} == {"model.evl0", "tokenizer.json", "state.safetensors", "run.json"}
+    model = EvermindLM.from_checkpoint((taught / "model.evl0").read_bytes())
+    assert model.config.d_model == 12
+    run = json.loads((taught / "run.json").read_text(encoding="utf-8"))
+    assert run["finished"] is True
+    assert run["options"]["dropout"] == 0.05
+
+
+def test_training_reports_losses_that_fall(
+    texts: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli("train", *texts, "-o", tmp_path / "m", *SMALL, "--epochs", 3, "--lr", 0.02) == 0
+    out, err = capsys.readouterr()
+    losses = [float(x) for x in re.findall(r"loss ([\d.]+) nats", out)]
+    assert len(losses) == 3
+    assert losses[2] < losses[1] < losses[0]
+    assert re.search(r"step \d+/\d+ loss [\d.]+, [\d,]+ tokens/s, \d+ s left", err)
+
+
+def test_ctrl_c_stops_keeps_and_resume_ends_as_if_never_stopped(
+    texts: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = [*SMALL, "--epochs", 3, "--dropout", 0.1]
+    assert cli("train", texts[0], "-o", tmp_path / "whole", *options) == 0
+    report = progress_module._Lines.on_step
+
+    def press(self: progress_module._Lines, info: object) -> None:
+        report(self, info)  # type: ignore[arg-type]
+        if info.step == 5:  # type: ignore[attr-defined]
+            signal.raise_signal(signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT)
+    with monkeypatch.context() as patch:
+        patch.setattr(progress_module._Lines, "on_step", press)
+        assert cli("train", texts[0], "-o", tmp_path / "parts", *options) == 0
+    assert signal.getsignal(signal.SIGINT) is before
+    assert "go on with --resume" in capsys.readouterr().out
+    whole, parts = ((tmp_path / name / "model.evl0") for name in ("whole", "parts"))
+    assert whole.read_bytes() != parts.read_bytes()
+    assert cli("train", "--resume", "-o", tmp_path / "parts") == 0
+    assert whole.read_bytes() == parts.read_bytes()
+    assert cli("train", "--resume", "-o", tmp_path / "parts") == 1
+    assert "finished" in capsys.readouterr().err
+
+
+def test_resume_refuses_another_text(
+    texts: tuple[Path, Path], taught: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for file in taught.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    run = json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))
+    (tmp_path / "run.json").write_text(json.dumps(run | {"finished": False}), encoding="utf-8")
+    assert cli("train", texts[1], "--resume", "-o", tmp_path) == 1
+    assert "not those that the run began with" in capsys.readouterr().err
+
+
+def test_an_existing_model_is_not_overwritten_and_can_be_the_start(
+    texts: tuple[Path, Path], taught: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = (taught / "model.evl0").read_bytes()
+    assert cli("train", texts[0], "-o", taught) == 1
+    assert "already holds a model" in capsys.readouterr().err
+    assert cli("train", texts[1], "--from", taught, "-o", tmp_path / "m", *SMALL) == 0
+    assert (taught / "model.evl0").read_bytes() == before
+    assert (tmp_path / "m" / "tokenizer.json").read_bytes() == (taught / "tokenizer.json").read_bytes()
+    assert (tmp_path / "m" / "model.evl0").read_bytes() != before
+
+
+def test_writing_is_seeded_and_the_prompt_comes_first(taught: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def write(*options: object) -> str:
+        assert cli("generate", taught, "--max-new-tokens", "12", *map(str, options)) == 0
+        return capsys.readouterr().out
+
+    first = write("--prompt", "Alice ", "--seed", 3)
+    assert first.startswith("Alice ")
+    assert first == write("--prompt", "Alice ", "--seed", 3)
+    assert first != write("--prompt", "Alice ", "--seed", 4)
+    assert not write("--prompt", "Alice ", "--no-echo").startswith("Alice ")
+    assert write()  # an empty prompt starts from the begin token
+
+
+def test_an_adapter_learns_leaves_the_base_and_knows_it(
+    texts: tuple[Path, Path], taught: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before, adapter = (taught / "model.evl0").read_bytes(), tmp_path / "wells.lora"
+    training = ["--window", 32, "--epochs", 2, "--lr", 0.03, "--rank", 4]
+    assert cli("personalize", taught, texts[1], "-o", adapter, *training) == 0
+    found = re.search(r"([\d.]+) → ([\d.]+) nats", capsys.readouterr().out)
+    assert found is not None
+    assert float(found[2]) < float(found[1])
+    assert (taught / "model.evl0").read_bytes() == before
+    lora = EvermindLMLoRA.load_adapter(
+        EvermindLM.from_checkpoint(before),
+        adapter.read_bytes(),
+        base_fingerprint=EvermindLM.from_checkpoint(before).fingerprint(),
+    )
+    assert np.any(lora.adapter.B)
+
+    assert cli("bench", texts[1], "--model", taught, "--adapter", adapter, "--against", taught, "--json") == 0
+    comparison = json.loads(capsys.readouterr().out)
+    assert comparison["winner"] == "candidate"
+    assert comparison["candidate"]["perplexity"] < comparison["baseline"]["perplexity"]
+
+    plain, adapted = [], []
+    for target, options in ((plain, []), (adapted, ["--adapter", adapter])):
+        assert cli("generate", taught, "--max-new-tokens", 12, "--temperature", 0, *options) == 0
+        target.append(capsys.readouterr().out)
+    assert plain != adapted
+
+    other = tmp_path / "other"
+    assert cli("train", texts[0], "-o", other, *SMALL, "--model-seed", 9) == 0
+    capsys.readouterr()
+    assert cli("generate", other, "--adapter", adapter) == 1
+    assert "was trained on base" in capsys.readouterr().err
+    assert cli("generate", other, "--adapter", adapter, "--force", "--max-new-tokens", 2) == 0
+
+
+def test_bench_reports_windows_sentences_and_a_trained_model(
+    texts: tuple[Path, Path], taught: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reports = []
+    for options in (["--model", taught], ["--model", taught, "--window", 32], ["--epochs", 2]):
+        assert cli("bench", texts[0], "--json", *options) == 0
+        reports.append(json.loads(capsys.readouterr().out))
+    sentences, windows, trained = reports
+    assert sentences["tokens"] != windows["tokens"]
+    for report in reports:
+        assert report["perplexity"] == pytest.approx(np.exp(report["cross_entropy"]))
+        assert report["bits_per_byte"] < report["bits_per_token"]
+        assert 0 < report["top1_accuracy"] <= report["top_k_accuracy"]
+        assert report["tokens_per_second"] > 0
+    assert trained["final_train_loss"] < trained["initial_train_loss"]
+    assert cli("bench", texts[0], "--model", taught) == 0
+    assert re.search(r"bits per byte +\d", capsys.readouterr().out)
+
+
+def test_windows_of_bench_score_every_token_once(
+    texts: tuple[Path, Path], taught: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ids = BPETokenizer.from_file(taught / "tokenizer.json").encode(texts[0].read_text(encoding="utf-8"))
+    assert cli("bench", texts[0], "--model", taught, "--window", 32, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["tokens"] == len(ids) - 1
+
+
+def test_a_bar_on_a_terminal_and_lines_elsewhere(
+    texts: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("rich")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "dumb")
+    assert cli("train", texts[0], "-o", tmp_path / "m", *SMALL, "--val-split", 0.1) == 0
+    err = capsys.readouterr().err
+    assert "validation loss" in err
+    assert not re.search(r"^step \d+/\d+ loss", err, re.MULTILINE)

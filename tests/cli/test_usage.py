@@ -1,0 +1,89 @@
+"""Exit codes, errors in one line, and flags that cannot fall behind the library's options."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from evermind_web import TrainingOptions
+from evermind_web.cli import main
+from evermind_web.cli.options import HELP
+from evermind_web.optim import AdamWOptions
+
+
+def test_every_training_option_is_a_flag_with_a_help_text(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("train", "personalize"):
+        with pytest.raises(SystemExit) as stop:
+            main([command, "--help"])
+        assert stop.value.code == 0
+        shown = capsys.readouterr().out
+        for field in (*fields(TrainingOptions), *fields(AdamWOptions)):
+            if field.name == "shard":
+                continue
+            assert "--" + field.name.replace("_", "-") in shown
+            assert field.name in HELP, f"say in evermind_web/cli/options.py what {field.name} does"
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["nonsense"], ["train"], ["generate"], ["train", "x", "-o", "y", "--epochs", "many"]]
+)
+def test_wrong_usage_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 2
+    assert "usage:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "missing.txt", "-o", "m"], "missing.txt: No such file"),
+        (["train", "-o", "m"], "no TEXT"),
+        (["train", "binary.txt", "-o", "m"], "binary"),
+        (["train", "word.txt", "-o", "m"], "need at least 2 tokens"),
+        (["train", "text.txt", "-o", "m", "--top-k", "9"], "top_k"),
+        (["train", "text.txt", "-o", "m", "--val-split", "1"], "--val-split"),
+        (["train", "text.txt", "-o", "m", "--dropout", "2"], "dropout"),
+        (["train", "--resume", "-o", "m"], "no run to resume"),
+        (["generate", "m"], "no tokenizer.json"),
+        (["bench", "text.txt", "--adapter", "a.lora"], "need --model"),
+        (["inspect", "text.txt"], "not a file of this package"),
+        (["convert", "text.txt", "x.gguf"], "no language model"),
+        (["convert", "text.txt", "x.foo"], "no format goes by"),
+        (["convert", "m", "x.gguf"], "m: No such file"),
+    ],
+)
+def test_errors_are_one_line_and_exit_with_1(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text("A short text. And one more sentence of it.", encoding="utf-8")
+    Path("word.txt").write_text("a", encoding="utf-8")
+    Path("binary.txt").write_bytes(bytes(range(256)))
+    assert main(arguments) == 1
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith("evermind_web: error: ")
+    assert message in error
+    assert not Path("m", "model.evl0").exists()
+
+
+def test_the_module_runs_and_knows_its_version() -> None:
+    shown = subprocess.run([sys.executable, "-m", "evermind_web", "--version"], capture_output=True, text=True)
+    from evermind_web import __version__
+
+    assert shown.returncode == 0
+    assert shown.stdout.strip() == f"evermind_web {__version__}"
+
+
+def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
+    path = tmp_path / "long.json"
+    path.write_text('{"a": [' + ",".join(["1"] * 300_000) + "]}", encoding="utf-8")
+    command = f'"{sys.executable}" -m evermind_web inspect --json "{path}" | head -1'
+    shown = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
+    assert shown.stdout == "{\n"
+    assert "Traceback" not in shown.stderr
