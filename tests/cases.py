@@ -221,8 +221,12 @@ def _draw(name: str, dtype: str, shape: tuple[int, ...], sizes: dict[str, int], 
         if name == "targets":
             ids = rng.integers(0, sizes["V"], shape)
             return np.where(rng.random(shape) < 0.2, ops.IGNORE, ids).astype(np.int32)
-        if name in ("cursor", "out"):
+        if name in ("cursor", "out", "counts"):
             return np.zeros(shape, np.int32)
+        if name == "experts":
+            return np.argsort(rng.random((shape[0], sizes["E"])), axis=1)[:, : shape[1]].astype(np.int32)
+        if name == "noise":
+            return noise_words(seed=5, step=3, salt=1, threshold=int(0.3 * 2**32))
         return rng.integers(-(2**31), 2**31, shape).astype(np.int32)  # draws, codes: any word
     if name in ("weights", "v", "rstd"):
         return (0.1 + rng.random(shape)).astype(np.float32)
@@ -230,8 +234,15 @@ def _draw(name: str, dtype: str, shape: tuple[int, ...], sizes: dict[str, int], 
         return hyper()
     if name == "group":
         return rng.integers(-1, 2, shape).astype(np.float32)
-    if name in ("stats", "sampling"):
+    if name == "sampling":
+        return sampling()
+    if name in ("stats", "bias"):
         return np.zeros(shape, np.float32)
+    if name == "probs":
+        p = np.exp(rng.standard_normal(shape))
+        return (p / p.sum(axis=1, keepdims=True)).astype(np.float32)
+    if name == "balance":  # one row in three only fills up the batch
+        return (0.1 * (rng.random(shape) > 1 / 3)).astype(np.float32)
     width = sizes.get("D") or sizes.get("I", 1)
     scale = 1 / np.sqrt(width) if name in ("W", "emb", "w") else 1.0
     return (scale * rng.standard_normal(shape)).astype(np.float32)
@@ -254,6 +265,22 @@ def hyper(**changes: float) -> Array:
     return ops.hyper_vector(values)
 
 
+def sampling(**changes: float) -> Array:
+    """Sampling settings (16): greedy, nothing cut off, no penalty."""
+    vector = np.zeros(ops.SAMPLING_SIZE, np.float32)
+    for name, value in ({"top_p": 1.0, "repetition_penalty": 1.0} | changes).items():
+        vector[ops.SAMPLING[name]] = value
+    return vector
+
+
+def noise_words(**values: int) -> Array:
+    """A `noise` row (64)."""
+    row = np.zeros(ops.NOISE_SIZE, np.uint32)
+    for name, value in values.items():
+        row[ops.NOISE[name]] = value
+    return row.view(np.int32)
+
+
 def _set(name: str, value: object, at: object = ...) -> Callable[[Operands], None]:
     def edit(drawn: Operands) -> None:
         drawn[name][at] = value  # type: ignore[index]
@@ -261,14 +288,17 @@ def _set(name: str, value: object, at: object = ...) -> Callable[[Operands], Non
     return edit
 
 
-def _temperature(value: float) -> Callable[[Operands], None]:
-    """Temperature, and draws in the middle of a choice's share, so that rounding does not decide."""
+def _sampling(value: float, **settings: float) -> Callable[[Operands], None]:
+    """Temperature and settings, and draws in the middle of a choice's share, so that rounding does not decide.
+
+    The shares are those of the first token and without cut-offs: good enough to stay away from borders.
+    """
 
     def edit(drawn: Operands) -> None:
-        drawn["sampling"][ops.SAMPLING["temperature"]] = value
+        drawn["sampling"][...] = sampling(temperature=value, **settings)
         if value == 0:
             return
-        for b, row in enumerate(drawn["logits"].astype(np.float64)):
+        for b, row in enumerate(drawn["logits"].astype(np.float64) + drawn["bias"]):
             share = np.exp((row - row.max()) / value)
             share /= share.sum()
             likely = np.argsort(-share, kind="stable")[: max(1, np.count_nonzero(share > 1e-3))]
@@ -302,6 +332,13 @@ def _case(op: str, sizes: dict[str, int], note: str, *edits: Callable[[Operands]
     return OpCase(op, sizes, note, edits)
 
 
+_CUT_OFFS: dict[str, dict[str, float]] = {
+    "top-k": {"top_k": 5},
+    "top-p": {"top_p": 0.7},
+    "min-p": {"min_p": 0.2},
+    "all-cut-offs": {"top_k": 40, "top_p": 0.9, "min_p": 0.05},
+}
+_PENALTIES = {"repetition_penalty": 1.3, "frequency_penalty": 0.5, "presence_penalty": 0.25}
 _P = {"P": 192, "half": 0}
 _HALF = {"P": 192, "half": 1}
 _SMALL_HEAD = {"N": 17, "V": 37, "D": 12}
@@ -318,6 +355,9 @@ OP_CASES: tuple[OpCase, ...] = (
     *_sized(["conv_step"], "B D K", (1, 5, 1), (1, 12, 2), (3, 20, 3), (2, 64, 5)),
     *_sized(["moe_fwd", "moe_bwd"], "N D H E k", *_MOE_SIZES),
     _case("moe_fwd", {"N": 65, "D": 12, "H": 20, "E": 4, "k": 2}, "tr11-ties", _zero_router),
+    *_sized(["balance_bwd"], "N D H E k", *_MOE_SIZES),
+    *_sized(["dropout"], "N D", (1, 5), (17, 12), (97, 20), (130, 64)),
+    _case("dropout", {"N": 3, "D": 5}, "nothing", _set("noise", 0, ops.NOISE["threshold"])),
     *_sized(["head_logits", "head_xent_fwd", "head_xent_bwd"], "N V D", *_N_V_D),
     _case("head_xent_bwd", _SMALL_HEAD, "nothing-scored", _set("targets", ops.IGNORE)),
     _case("head_xent_bwd", _SMALL_HEAD, "loss-scale", _set("hyper", hyper(grad_scale=1024.0))),
@@ -335,14 +375,27 @@ OP_CASES: tuple[OpCase, ...] = (
     _case("adamw", _P, "scaled", _set("hyper", hyper(inv_grad_scale=1 / 16384))),
     _case("adamw", _P, "clipped", _set("hyper", hyper(max_grad_norm=0.5)), _set("stats", (4.0, 0.0))),
     *[
-        _case("sample", {"B": b, "V": v, "S": 4}, f"t{t:g}", _temperature(t))
+        _case("sample", {"B": b, "V": v, "S": 4}, f"t{t:g}", _sampling(t))
         for b, v in ((1, 37), (3, 301))
         for t in (0.0, 0.7, 1.0)
     ],
     *[
-        _case("sample", {"B": 1, "V": 3, "S": 2}, f"sa1-t{t:g}", _set("logits", (0, 30, 30)), _temperature(t))
+        _case("sample", {"B": 1, "V": 3, "S": 2}, f"sa1-t{t:g}", _set("logits", (0, 30, 30)), _sampling(t))
         for t in (0.0, 1e-4, 1e-30)
     ],
+    *[_case("sample", {"B": 3, "V": 301, "S": 5}, name, _sampling(0.8, **s)) for name, s in _CUT_OFFS.items()],
+    *[
+        _case(
+            "sample",
+            {"B": 2, "V": 37, "S": 8},
+            f"penalties-t{t:g}",
+            _set("counts", 2, (0, 5)),
+            _sampling(t, **_PENALTIES),
+        )
+        for t in (0.0, 1.0)
+    ],
+    _case("sample", {"B": 2, "V": 37, "S": 3}, "bias", _set("bias", np.inf * -1, slice(0, 36)), _sampling(1.0)),
+    _case("sample", {"B": 2, "V": 37, "S": 1}, "all-forbidden", _set("bias", -np.inf), _sampling(0.0)),
     *[
         _case("sample", {"B": 3, "V": 37, "S": 1}, f"sa2-{name}", _set("logits", value, (1, 5)))
         for name, value in _SPIKES.items()

@@ -8,17 +8,15 @@ import numpy as np
 import pytest
 
 from evermind_web.backend.base import Backend
-from evermind_web.backend.kernels import FAMILIES
 from evermind_web.backend.numpy_backend import NumpyBackend
 from tests.cases import OpCase, op_cases
 from tests.ops.checks import agree, call, check_gradients, doubles
 from tests.parity import run_op
 
-if "limbic" in FAMILIES:
 
-    @pytest.mark.parametrize("case", op_cases("limbic_fwd", "limbic_bwd"), ids=str)
-    def test_kernel_agrees(cpu: Backend, gpu: Backend, case: OpCase) -> None:
-        agree(cpu, gpu, case)
+@pytest.mark.parametrize("case", op_cases("limbic_fwd", "limbic_bwd"), ids=str)
+def test_kernel_agrees(cpu: Backend, gpu: Backend, case: OpCase) -> None:
+    agree(cpu, gpu, case)
 
 
 @pytest.mark.parametrize("case", op_cases("limbic_bwd"), ids=str)

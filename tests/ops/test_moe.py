@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from evermind_web.backend.base import Backend
+from evermind_web.backend.reference.moe import softmax
 from tests.cases import OpCase, op_cases
 from tests.finite_differences import frozen_routing
 from tests.ops.checks import agree, call, check_gradients, doubles
@@ -52,6 +53,31 @@ def test_what_is_kept_is_consistent(case: OpCase, cpu: Backend) -> None:
     assert kept["gates"].sum(axis=1) == pytest.approx(1, abs=1e-6)
     assert kept["probs"].sum(axis=1) == pytest.approx(1, abs=1e-6)
     assert (np.diff(kept["gates"], axis=1) <= 0).all()
+
+
+@pytest.mark.parametrize("case", op_cases("balance_bwd"), ids=str)
+def test_balance_kernel_agrees(cpu: Backend, gpu: Backend, case: OpCase) -> None:
+    agree(cpu, gpu, case)
+
+
+@pytest.mark.parametrize("case", [c for c in op_cases("balance_bwd") if c.sizes["E"] > 1], ids=str)
+def test_balance_gradient(case: OpCase) -> None:
+    """Of Σ_n balance[n] Σ_e f[e] probs[n,e], the shares f of the scored rows' choices held constant."""
+    drawn, experts = doubles(case), case.sizes["E"]
+    drawn["balance"][0] = 0.1  # one row that counts, whatever was drawn
+    router = drawn["W"][: experts * case.sizes["D"]].reshape(experts, -1)
+    drawn["probs"] = softmax(drawn["m"] @ router.T)
+    chosen = drawn["experts"][drawn["balance"] != 0]
+    share = np.bincount(chosen.ravel(), minlength=experts) / chosen.size
+
+    def value() -> tuple[float, bytes]:
+        return float(drawn["balance"] @ (softmax(drawn["m"] @ router.T) @ share)), b""
+
+    dm, dW = call("balance_bwd", drawn, **case.scalars)
+    if case.sizes["k"] == experts:  # equal shares: nothing to balance
+        assert max(np.abs(dm).max(), np.abs(dW).max()) < 1e-12
+    else:
+        check_gradients(value, drawn, [("m", dm), ("W", dW)], case)
 
 
 def test_tr11_equal_scores_take_the_lowest_index(backend: Backend) -> None:
