@@ -106,7 +106,7 @@ async def test_an_adapter_learns_and_the_base_keeps_its_bytes(taught: Session) -
     assert sides == {"base": base, "adapter": voice}
     taught.set_adapter(None)
     assert await written(taught, "The time", **options) == base
-    with pytest.raises(InvalidArgumentError, match="no adapter called Verne"):
+    with pytest.raises(InvalidArgumentError, match="no adapter called “Verne”"):
         taught.set_adapter("Verne")
 
 

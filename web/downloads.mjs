@@ -11,14 +11,23 @@ export function countDownloads(onProgress) {
   let total = 0;
   let missing = "";
 
+  /** @param {Response} response */
+  function note({ ok, url, status }) {
+    if (!ok) missing ||= `${url.split("/").pop()} not found at ${url} (HTTP ${status})`;
+  }
+
   /** @param {RequestInfo | URL} input @param {RequestInit} [init] */
   async function counted(input, init) {
-    const response = await original(input, init);
-    if (!response.ok || !response.body) {
-      const url = response.url || String(input);
-      if (!response.ok) missing ||= `${url.split("/").pop()} not found at ${url} (HTTP ${response.status})`;
-      return response;
+    let response;
+    try {
+      response = await original(input, init);
+    } catch (error) {
+      // With `integrity`, a 404 page fails by its hash before anyone sees its status; so look again without.
+      if (init?.integrity) await original(input).then(note, () => {});
+      throw error;
     }
+    note(response);
+    if (!response.ok || !response.body) return response;
     // WebAssembly is compiled from the network's own response, so that the browser can keep the compiled code.
     if (response.headers.get("Content-Type")?.startsWith("application/wasm")) {
       loaded += Number(response.headers.get("Content-Length") ?? 0);

@@ -138,6 +138,11 @@ export class Evermind extends EventTarget {
 
   // ---- learning ---------------------------------------------------------------------------------------------
 
+  /** Reject, with the reason, if `text` cannot be learned from. @param {string} text */
+  async checkText(text) {
+    await this.#call("check_text", { text });
+  }
+
   /**
    * Teach a new model a text; it takes the place of the one in memory.
    * @param {Text} text @param {TrainOptions} [options] @returns {Promise<TrainingResult>}

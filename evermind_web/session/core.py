@@ -259,7 +259,7 @@ class Session:
         """Make `name` the adapter that writes, None for the bare base. Returns the description."""
         current = self._require_model()
         if name is not None and name not in current.adapters:
-            raise InvalidArgumentError(f"this model has no adapter called {name}.")
+            raise InvalidArgumentError(f"this model has no adapter called “{name}”.")
         self.active_adapter = name
         return self.describe()
 
@@ -267,7 +267,7 @@ class Session:
         if adapter is None:
             return current.model
         if adapter not in current.adapters:
-            raise InvalidArgumentError(f"this model has no adapter called {adapter}.")
+            raise InvalidArgumentError(f"this model has no adapter called “{adapter}”.")
         return await current.lora_of(current.adapters[adapter])
 
     async def _pieces(

@@ -15,7 +15,7 @@ from evermind_web._version import __version__
 from evermind_web.errors import EvermindError
 from evermind_web.session.core import Session
 from evermind_web.session.library import Library
-from evermind_web.session.texts import read_text
+from evermind_web.session.texts import check_learnable, read_text
 from evermind_web.store import open_store
 
 Emit = Callable[[dict[str, Any]], None]
@@ -108,6 +108,9 @@ class Face:
 
     async def _do_describe(self, arguments: Arguments, buffers: list[bytes], emit: Emit) -> Any:
         return self.session.describe()
+
+    async def _do_check_text(self, arguments: Arguments, buffers: list[bytes], emit: Emit) -> Any:
+        check_learnable(read_text(buffers[0] if buffers else arguments["text"], arguments.get("name") or "the text"))
 
     async def _do_read_text(self, arguments: Arguments, buffers: list[bytes], emit: Emit) -> Any:
         return read_text(buffers[0], arguments.get("name") or "the text")

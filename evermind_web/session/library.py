@@ -71,7 +71,7 @@ class Library:
         for adapter in current.adapters.values():
             _check_free(known, adapter.name, "adapter", current.fingerprint)
             if adapter.name == name:
-                raise InvalidArgumentError(f"An adapter is called {name} already. Choose another name for the model.")
+                raise InvalidArgumentError(f"An adapter is called “{name}” already. Choose another name for the model.")
         items = _base_items(name, current.checkpoint, current.tokenizer.to_str().encode(), current.metadata)
         items += [
             SaveItem(a.name, a.data, "adapter", current.fingerprint, {"training": a.metadata})
@@ -88,7 +88,7 @@ class Library:
         with self.session.exclusive("Loading"):
             record, data = await self.store.load(name)
             if record.kind not in ("base", "adapter"):
-                raise InvalidArgumentError(f"{name} is a {record.kind}, not a model or adapter.")
+                raise InvalidArgumentError(f"“{name}” is a {record.kind}, not a model or adapter.")
             base = record if record.kind == "base" else await self._base_of(record)
             current = self.session.current
             if current is None or current.fingerprint != base.base_fingerprint or not current.saved:
@@ -116,7 +116,7 @@ class Library:
             if record.kind == "base" and record.base_fingerprint == adapter.base_fingerprint:
                 return record
         raise StorageError(
-            f"the model that {adapter.name} was trained on is not in this browser. Import that model, then try again."
+            f"the model that “{adapter.name}” was trained on is not in this browser. Import that model, then try again."
         )
 
     # ── renaming and deleting ────────────────────────────────────────────────
@@ -125,10 +125,10 @@ class Library:
         new = check_name(new)
         known = {r.name: r for r in await self.store.list()}
         if new != old and new in known:
-            raise InvalidArgumentError(f"{new} is taken already. Choose another name.")
+            raise InvalidArgumentError(f"“{new}” is taken already. Choose another name.")
         current = self.session.current
         if current is not None and new in current.adapters and new != old:
-            raise InvalidArgumentError(f"An adapter is called {new} already. Choose another name.")
+            raise InvalidArgumentError(f"An adapter is called “{new}” already. Choose another name.")
         await self.store.rename(old, new)
         if current is not None and current.name == old:
             current.name = new
@@ -202,7 +202,7 @@ class Library:
         codec = tokenizer if tokenizer is not None else package.files.get(TOKENIZER)
         if codec is None:
             raise FormatError(
-                f"{name} has no tokenizer in it. Choose its tokenizer.json together with the checkpoint, both at once."
+                f"“{name}” has no tokenizer in it. Choose its tokenizer.json and the checkpoint together."
             )
         config, _ = read_evl0(package.files[MODEL])
         size = read_tokenizer(codec).vocab_size
@@ -253,7 +253,7 @@ def _check_free(known: dict[str, Record], name: str, kind: str, fingerprint: str
     if other is not None and (other.kind, other.base_fingerprint) != (kind, fingerprint):
         what = "model" if other.kind == "base" else other.kind
         raise InvalidArgumentError(
-            f"{name} is the name of another saved {what}. Choose another name, or delete that one."
+            f"“{name}” is the name of another saved {what}. Choose another name, or delete that one."
         )
 
 

@@ -26,10 +26,11 @@ export function make(tag, { text, class: className, testid } = {}, ...children) 
   return element;
 }
 
-/** What went wrong, as a sentence. @param {unknown} error */
+/** What went wrong, as a sentence; a file name at its start keeps its case. @param {unknown} error */
 export function sentence(error) {
   const text = error instanceof Error ? error.message : String(error);
-  return text.charAt(0).toUpperCase() + text.slice(1) + (/[.!?…]$/.test(text) ? "" : ".");
+  const start = /^[a-z]+[ ,:]/.test(text) ? text.charAt(0).toUpperCase() + text.slice(1) : text;
+  return start + (/[.!?…]$/.test(start) ? "" : ".");
 }
 
 /** Ask in a dialog. @param {HTMLDialogElement} dialog @returns {Promise<boolean>} whether it was accepted */

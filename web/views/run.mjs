@@ -48,7 +48,11 @@ export function createRun(job, store, work, confirm = async () => true) {
 
   async function run() {
     clearError();
-    if (!(await confirm())) return;
+    try {
+      if (!(await confirm())) return;
+    } catch (error) {
+      return showError(error);
+    }
     const before = status.textContent;
     abort = new AbortController();
     store.set({ busy: job, said: "" });

@@ -34,7 +34,10 @@ export function createTeach(em, store) {
         signal,
         onProgress,
       }),
-    () => replaceUnsaved(store, "Teach a new one in its place?"),
+    async () => {
+      await em().checkText(source.text()); // nobody should be asked about a text that will be refused
+      return replaceUnsaved(store, "Teach a new one in its place?");
+    },
   );
   store.subscribe(({ ready }) => run.enable(ready));
   return run;

@@ -1,0 +1,78 @@
+"""The demo page as a person uses it, by its test ids; shared by the tests of the story and of bad input."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from playwright.async_api import Locator, Page, expect
+
+from tools.browser import config
+
+STORY_MS = config.STORY_TIMEOUT_MS
+LOSSES = re.compile(r"Loss on text it has not seen: ([\d.]+) → ([\d.]+) \(guessing by frequency: ([\d.]+)\)")
+
+
+class StoryPage:
+    """One tab of the demo page."""
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+
+    def part(self, testid: str) -> Locator:
+        return self.page.get_by_test_id(testid)
+
+    async def open(self, address: str = "/") -> None:
+        await self.page.goto(address)
+        await self.ready()
+
+    async def ready(self) -> None:
+        await expect(self.part("status")).to_have_text(re.compile("^Ready"), timeout=config.READY_TIMEOUT_MS)
+
+    async def learn(self, job: str, steps: int) -> tuple[float, float]:
+        """Start `train` or `personalize`, press Stop after `steps`; returns loss before and after."""
+        await self.part(f"{job}-start").click()
+        status = self.part(f"{job}-status")
+        # The status names the step that was last made.
+        at_least = "|".join(str(n) for n in range(steps, steps + 30))
+        await expect(status).to_have_text(re.compile(rf"step ({at_least}) of"), timeout=STORY_MS)
+        await self.part(f"{job}-stop").click()
+        await expect(status).to_have_text(re.compile("Stopped and kept"), timeout=STORY_MS)
+        found = LOSSES.search(await status.inner_text())
+        assert found, await status.inner_text()
+        before, after, unigram = map(float, found.groups())
+        assert 1 < unigram < 7
+        return before, after
+
+    async def write(self, button: str = "generate") -> None:
+        """Press `generate` or `compare` and wait until it has ended."""
+        await self.part(button).click()
+        await expect(self.part(button)).to_be_disabled()
+        await expect(self.part(button)).to_be_enabled(timeout=STORY_MS)
+
+    async def save(self, name: str) -> None:
+        await self.part("save-name").fill(name)
+        await self.part("save").click()
+        await expect(self.item(name)).to_be_visible()
+
+    def item(self, name: str) -> Locator:
+        """The row of one saved thing."""
+        return self.page.locator(f'[data-testid="saved-item"][data-name="{name}"]')
+
+    async def load(self, name: str) -> None:
+        await self.item(name).get_by_test_id("load").click()
+        await expect(self.part("notice")).to_contain_text(f"Loaded {name}")
+        await self.ready()
+
+    async def export(self, name: str, folder: Path) -> Path:
+        async with self.page.expect_download() as download:
+            await self.item(name).get_by_test_id("export").click()
+        file = await download.value
+        path = folder / file.suggested_filename
+        await file.save_as(path)
+        return path
+
+    async def expect_error(self, words: str) -> None:
+        """The message box says this; then it is closed."""
+        await expect(self.part("error")).to_contain_text(re.compile(words))
+        await self.part("error").get_by_label("Close").click()

@@ -1,0 +1,147 @@
+"""What the page says and keeps when something goes wrong: bad texts and files, a full disk, a missing GPU or file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest_asyncio
+from playwright.async_api import Browser, Page, Route, expect
+
+from tests.browser.conftest import PageLog, open_context
+from tests.browser.story_page import StoryPage
+
+NUMPY = "/?backend=numpy"  # what the page says is the same on both, and NumPy starts faster
+TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom. " * 12
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def story(page: Page) -> AsyncIterator[StoryPage]:
+    """The page, ready, with a model that had a step or two."""
+    story = StoryPage(page)
+    await story.open(NUMPY)
+    await story.part("train-text").fill(TEXT)
+    await story.learn("train", 1)
+    yield story
+
+
+async def test_bad_texts_get_a_sentence_and_the_model_stays(story: StoryPage, tmp_path: Path) -> None:
+    await story.part("prompt").fill("It was")
+    await story.write()
+    text = await story.part("output").inner_text()
+    for pasted, words in (("", "no text yet.*Paste some"), ("Hello", "too short.*1 word"), ("  \n ", "no text yet")):
+        for job in ("train", "personalize"):
+            await story.part(f"{job}-text").fill(pasted)
+            await story.part(f"{job}-start").click()
+            await story.expect_error(words)
+    photo = tmp_path / "photo.txt"
+    photo.write_bytes(b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR")
+    latin = tmp_path / "latin.txt"
+    latin.write_bytes("café ".encode("latin-1") * 100)
+    for file, words in ((photo, r"photo\.txt looks like a binary file"), (latin, r"latin\.txt is not UTF-8")):
+        await story.part("train-file").set_input_files(file)
+        await story.expect_error(words)
+    await story.write()
+    assert await story.part("output").inner_text() == text
+
+
+async def test_bad_files_are_called_what_they_are(story: StoryPage, tmp_path: Path) -> None:
+    await story.save("Times")
+    exported = await story.export("Times", tmp_path)
+    bad = {
+        "404.model.zip": (b"<!DOCTYPE html><title>404 Not Found</title>", "web page.*404.*Download"),
+        "cut.model.zip": (exported.read_bytes()[:5000], "damaged or cut off"),
+        "empty.lora": (b"", "is empty"),
+        "noise.evl0": (bytes(range(256)), "not a model, adapter or tokenizer"),
+    }
+    for name, (data, words) in bad.items():
+        path = tmp_path / name
+        path.write_bytes(data)
+        await story.part("import-file").set_input_files(path)
+        await story.expect_error(words)
+    await expect(story.part("saved-item")).to_have_count(1)
+
+
+async def test_an_adapter_of_another_base_is_refused(story: StoryPage, tmp_path: Path) -> None:
+    await story.part("personalize-text").fill(TEXT.upper())
+    await story.part("adapter-name").fill("Loud")
+    await story.learn("personalize", 1)
+    await story.save("Times")
+    adapter = await story.export("Loud", tmp_path)
+    for name in ("Loud", "Times"):
+        await story.item(name).get_by_test_id("delete").click()
+        await expect(story.part("notice")).to_contain_text(f"Deleted {name}")
+    await story.part("train-text").fill(TEXT[::-1])
+    await story.part("train-start").click()
+    await expect(story.page.locator("#confirm-text")).to_contain_text("not saved yet")
+    await story.part("confirm-ok").click()
+    await expect(story.part("train-status")).to_have_text(re.compile("step [1-9]"), timeout=60_000)
+    await story.part("train-stop").click()
+    await story.ready()
+    await story.part("import-file").set_input_files(adapter)
+    await story.expect_error("belongs to another model")
+    await expect(story.part("saved-item")).to_have_count(0)
+
+
+async def test_a_full_disk_says_so_and_what_was_saved_still_loads(story: StoryPage, server: str) -> None:
+    session = await story.page.context.new_cdp_session(story.page)
+    # Room for one model of 0.75 MB, set before the first save: Chromium remembers for a while how much there was.
+    await session.send("Storage.overrideQuotaForOrigin", {"origin": server.rstrip("/"), "quotaSize": 2**20})
+    await story.save("Times")
+    await story.part("save-name").fill("Copy")
+    await story.part("save").click()
+    await story.expect_error(r"storage is full: need .* MiB, free .*; delete")
+    await expect(story.part("saved-item")).to_have_count(1)
+    await story.load("Times")
+    await story.write()
+    assert len(await story.part("output").inner_text()) > 20
+
+
+async def test_data_that_the_browser_dropped_is_missed_by_name(story: StoryPage, server: str) -> None:
+    await story.save("Times")
+    session = await story.page.context.new_cdp_session(story.page)
+    await story.page.goto("/__test__/blank.html")
+    await session.send("Storage.clearDataForOrigin", {"origin": server.rstrip("/"), "storageTypes": "indexeddb"})
+    await story.open(NUMPY)
+    await story.expect_error("Times is no longer in this browser")
+    await expect(story.part("generate")).to_be_disabled()
+
+
+async def test_a_wheel_that_is_missing_on_the_server_is_named(page: Page, page_log: PageLog) -> None:
+    async def gone(route: Route) -> None:
+        await route.fulfill(status=404, content_type="text/html", body="<h1>Not found</h1>")
+
+    await page.context.route(re.compile(r"/pyodide/regex-.*\.whl$"), gone)
+    await page.goto(NUMPY)
+    await expect(page.get_by_test_id("error")).to_contain_text(
+        re.compile(r"regex-\S+\.whl not found at http\S+ \(HTTP 404\)"), timeout=60_000
+    )
+    await expect(page.get_by_test_id("status")).to_have_text("It could not start.")
+    page_log.problems.clear()  # Pyodide reports the failed download on the console
+
+
+async def test_a_browser_with_webgpu_but_no_adapter_uses_numpy(browser: Browser, server: str) -> None:
+    context = await open_context(browser, server)
+    try:
+        page = await context.new_page()
+
+        async def without_adapter(route: Route) -> None:
+            response = await route.fetch()
+            body = "navigator.gpu.requestAdapter = async () => null;\n" + await response.text()
+            await route.fulfill(response=response, body=body)
+
+        await context.route(re.compile(r"/worker\.mjs$"), without_adapter)
+        story = StoryPage(page)
+        await story.open()
+        await expect(story.part("backend")).to_contain_text("NumPy")
+        await expect(page.locator("#backend-reason")).to_contain_text(re.compile("WebGPU not available: .*adapter"))
+    finally:
+        await context.close()
+
+
+def test_samples_name_author_and_title(dist: Path) -> None:
+    for name, words in (("alice", ("ALICE", "Lewis Carroll")), ("time-machine", ("TIME MACHINE", "H. G. Wells"))):
+        text = (dist / "samples" / f"{name}.txt").read_text(encoding="utf-8")
+        assert all(word in text[:200] for word in words)
+        assert len(text) < 16_000
