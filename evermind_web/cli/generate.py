@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from evermind_web.cli import folder
-from evermind_web.cli.options import add_backend_flag, open_backend
+from evermind_web.cli.options import add_backend_flag, add_generation_flags, generation_values, open_backend
+from evermind_web.text_stream import check_stop_strings, text_pieces
 from evermind_web.tokenizer import StreamDecoder
 
 NAME = "generate"
@@ -20,11 +21,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompt", default="", help="text to go on from; empty: start by itself")
     parser.add_argument("--adapter", type=Path, metavar="FILE", help="write with this adapter")
     parser.add_argument("--force", action="store_true", help="use an adapter of another base all the same")
-    parser.add_argument("--max-new-tokens", type=int, default=120, help="length limit")
-    parser.add_argument("--temperature", type=float, default=0.8, help="0: always the likeliest token")
-    parser.add_argument("--seed", type=int, default=1, help="of the draws; the same one gives the same text")
+    parser.add_argument("-n", "--num-return-sequences", type=int, default=1, help="texts; number i draws with seed + i")
+    parser.add_argument("--stop", nargs="+", default=[], metavar="STRING", help="strings that end the text")
+    parser.add_argument("--logit-bias", nargs="+", type=_bias, default=[], metavar="ID=VALUE", help="added to logits")
     parser.add_argument("--echo", action=argparse.BooleanOptionalAction, default=True, help="print the prompt too")
     add_backend_flag(parser)
+    add_generation_flags(parser)
 
 
 async def run(arguments: argparse.Namespace) -> None:
@@ -36,18 +38,20 @@ async def run(arguments: argparse.Namespace) -> None:
     ids = tokenizer.encode(arguments.prompt)
     if not ids and tokenizer.bos_id is not None:
         ids = [tokenizer.bos_id]
-    options = {
-        "max_new_tokens": arguments.max_new_tokens,
-        "temperature": arguments.temperature,
-        "seed": arguments.seed,
-        "stop_token": tokenizer.eos_id,
-    }
-    if arguments.echo:
-        _write(arguments.prompt)
-    decoder = StreamDecoder(tokenizer, skip_special_tokens=True)
-    async for token in writer.stream_async(ids, **options):
-        _write(decoder.feed(token))
-    _write(decoder.finish() + "\n")
+    options = generation_values(arguments) | {"stop_token": tokenizer.eos_id, "logit_bias": dict(arguments.logit_bias)}
+    for number in range(arguments.num_return_sequences):
+        if arguments.echo:
+            _write(arguments.prompt)
+        tokens = writer.stream_async(ids, **options | {"seed": (arguments.seed + number) % 2**32})
+        decoder = StreamDecoder(tokenizer, skip_special_tokens=True)
+        async for piece in text_pieces(tokens, decoder, check_stop_strings(arguments.stop)):
+            _write(piece)
+        _write("\n")
+
+
+def _bias(text: str) -> tuple[int, float]:
+    token, _, value = text.partition("=")
+    return int(token), float(value)
 
 
 def _write(text: str) -> None:

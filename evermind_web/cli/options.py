@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from dataclasses import MISSING, fields
+from dataclasses import fields
 from typing import Any
 
 from evermind_web.backend.base import Backend
 from evermind_web.backend.request import request_backend
+from evermind_web.generation import GenerationConfig
 from evermind_web.optim import AdamWOptions
 from evermind_web.training import TrainingOptions
 
@@ -37,23 +38,40 @@ HELP = {
     "patience": "evaluations without gain after which training stops; 0: never",
     "keep_best": "end with the best evaluated weights",
 }
+GENERATION_DEFAULTS: dict[str, Any] = {"max_new_tokens": 120, "temperature": 0.8}
+GENERATION_HELP = {
+    "max_new_tokens": "length limit",
+    "temperature": "0: always the likeliest token",
+    "seed": "of the draws; the same one gives the same text",
+    "top_k": "draw among the k likeliest tokens; 0: all",
+    "top_p": "draw among the likeliest tokens that together have this probability",
+    "min_p": "leave out tokens below this part of the likeliest one's probability",
+    "repetition_penalty": "above 1: tokens that were used become less likely",
+    "frequency_penalty": "taken off a logit for each time its token was used",
+    "presence_penalty": "taken off the logits of tokens that were used",
+}
 
 
-def add_option_flags(parser: argparse.ArgumentParser, title: str, options: type, skip: tuple[str, ...] = ()) -> None:
-    """One flag for each field of a dataclass of plain options."""
+def add_option_flags(
+    parser: argparse.ArgumentParser,
+    title: str,
+    options: type,
+    skip: tuple[str, ...] = (),
+    defaults: Mapping[str, Any] = DEFAULTS,
+    texts: Mapping[str, str] = HELP,
+) -> None:
+    """One flag for each field of a dataclass that is a number, a word or a switch."""
     group = parser.add_argument_group(title)
     for field in fields(options):
         if field.name in skip:
             continue
-        flag, default = "--" + field.name.replace("_", "-"), DEFAULTS.get(field.name, field.default)
-        if default is MISSING:
-            continue
-        text = HELP.get(field.name, "see the library's documentation").replace("%", "%%")
+        flag, default = "--" + field.name.replace("_", "-"), defaults.get(field.name, field.default)
+        text = texts.get(field.name, "see the library's documentation").replace("%", "%%")
         kind = str(field.type)
         if kind == "bool":
             group.add_argument(flag, action=argparse.BooleanOptionalAction, default=default, help=text)
-        elif kind.split(" | ")[0] in TYPES:
-            convert = TYPES[kind.split(" | ")[0]]
+        elif kind in TYPES:
+            convert = TYPES[kind]
             group.add_argument(flag, type=convert, default=default, choices=CHOICES.get(field.name), help=text)
 
 
@@ -66,6 +84,16 @@ def add_training_flags(parser: argparse.ArgumentParser) -> None:
 def training_values(arguments: argparse.Namespace) -> dict[str, Any]:
     """What `add_training_flags` gave, as keywords of a trainer."""
     return _values(arguments, AdamWOptions) | _values(arguments, TrainingOptions)
+
+
+def add_generation_flags(parser: argparse.ArgumentParser) -> None:
+    """The settings of GenerationConfig that are numbers."""
+    add_option_flags(parser, "sampling", GenerationConfig, defaults=GENERATION_DEFAULTS, texts=GENERATION_HELP)
+
+
+def generation_values(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What `add_generation_flags` gave, as keywords of `generate`."""
+    return _values(arguments, GenerationConfig)
 
 
 def _values(arguments: argparse.Namespace, options: type) -> dict[str, Any]:

@@ -124,6 +124,27 @@ def test_writing_is_seeded_and_the_prompt_comes_first(taught: Path, capsys: pyte
     assert write()  # an empty prompt starts from the begin token
 
 
+def test_sampling_flags_reach_the_model(taught: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def write(*options: object) -> str:
+        common = ["--max-new-tokens", "20", "--no-echo", "--prompt", "Alice ", "--seed", "3"]
+        assert cli("generate", taught, *common, *map(str, options)) == 0
+        return capsys.readouterr().out
+
+    greedy, plain = write("--temperature", 0), write()
+    assert greedy != plain
+    for flag in (["--top-k", 1], ["--top-p", 1e-6], ["--min-p", 0.999]):
+        assert write(*flag) == greedy
+    assert write("--repetition-penalty", 100, "--temperature", 0) != greedy
+    assert write("--logit-bias", "70=100", "--temperature", 0).strip() == BPETokenizer.from_file(
+        taught / "tokenizer.json"
+    ).decode([70] * 20)
+    assert write("-n", 2) == plain + write("--seed", 4)
+    assert len(plain) > 3
+    assert write("--stop", plain[2:4]) == plain[: plain.index(plain[2:4])] + "\n"
+    assert cli("generate", taught, "--top-p", "0") == 1
+    assert "top_p" in capsys.readouterr().err
+
+
 def test_an_adapter_learns_leaves_the_base_and_knows_it(
     texts: tuple[Path, Path], taught: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

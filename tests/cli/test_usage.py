@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from evermind_web import TrainingOptions
+from evermind_web import GenerationConfig, TrainingOptions
 from evermind_web.cli import main
-from evermind_web.cli.options import HELP
+from evermind_web.cli.options import GENERATION_HELP, HELP
 from evermind_web.optim import AdamWOptions
 
 
@@ -26,6 +26,17 @@ def test_every_training_option_is_a_flag_with_a_help_text(capsys: pytest.Capture
                 continue
             assert "--" + field.name.replace("_", "-") in shown
             assert field.name in HELP, f"say in evermind_web/cli/options.py what {field.name} does"
+
+
+def test_every_number_of_a_generation_is_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["generate", "--help"])
+    shown = capsys.readouterr().out
+    for field in fields(GenerationConfig):
+        if field.name not in ("stop_token", "stop_tokens"):  # the tokenizer's end token is one
+            assert "--" + field.name.replace("_", "-") in shown
+        if field.type in ("int", "float"):
+            assert field.name in GENERATION_HELP, f"say in evermind_web/cli/options.py what {field.name} does"
 
 
 @pytest.mark.parametrize(
