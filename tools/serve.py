@@ -44,7 +44,10 @@ MIME = {
 
 
 class Server(ThreadingHTTPServer):
-    """A static server: URL prefixes (each starts and ends with "/") → folders; the longest prefix wins."""
+    """A static server: URL prefixes (each starts and ends with "/") → folders; the longest prefix wins.
+
+    An empty policy sends none: a test stands for other people's pages so.
+    """
 
     daemon_threads = True
     allow_reuse_address = os.name == "posix"  # a port in TIME_WAIT is free; one that is listened on stays busy
@@ -53,6 +56,11 @@ class Server(ThreadingHTTPServer):
         self.mounts = {prefix: folder.resolve() for prefix, folder in mounts.items()}
         self.content_security_policy = content_security_policy
         super().__init__((HOST, port), Handler)
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say nothing of a browser that went away in the middle of a reply."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
 
     @property
     def url(self) -> str:
@@ -113,7 +121,8 @@ class Handler(BaseHTTPRequestHandler):
         if status != HTTPStatus.NOT_MODIFIED:
             self.send_header("Content-Length", str(len(body)))
         self.send_header("Cache-Control", "no-cache")
-        self.send_header("Content-Security-Policy", self.server.content_security_policy)
+        if self.server.content_security_policy:
+            self.send_header("Content-Security-Policy", self.server.content_security_policy)
         self.send_header("X-Content-Type-Options", "nosniff")
         self.send_header("Referrer-Policy", "no-referrer")
         self.end_headers()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -126,6 +127,18 @@ def test_many_at_once(server: Server) -> None:
     assert ask(server, "/worker.mjs")[0] == 200
     assert time.monotonic() - started < 2
     silent.close()
+
+
+def test_a_client_that_goes_away_is_no_news(server: Server, dist: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (dist / "large.wasm").write_bytes(bytes(20_000_000))
+    leaving = socket.create_connection(("127.0.0.1", server.server_address[1]))
+    leaving.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close with a reset
+    leaving.sendall(b"GET /large.wasm HTTP/1.1\r\nHost: x\r\n\r\n")
+    leaving.recv(1000)
+    leaving.close()
+    time.sleep(0.2)
+    assert ask(server, "/worker.mjs")[0] == 200
+    assert capfd.readouterr().err == ""
 
 
 def test_extra_folders(dist: Path, tmp_path: Path) -> None:
