@@ -46,9 +46,8 @@ class StoryPage:
 
     async def write(self, button: str = "generate") -> None:
         """Press `generate` or `compare` and wait until it has ended."""
-        await self.part(button).click()
-        await expect(self.part(button)).to_be_disabled()
-        await expect(self.part(button)).to_be_enabled(timeout=STORY_MS)
+        await self.part(button).click()  # the status changes before this returns
+        await expect(self.part("status")).to_have_text(re.compile("^Ready. Written"), timeout=STORY_MS)
 
     async def save(self, name: str) -> None:
         await self.part("save-name").fill(name)

@@ -11,15 +11,17 @@ from playwright.async_api import Browser, Page, expect
 from tests.browser.conftest import PageLog, check, open_context
 from tests.browser.story_page import StoryPage
 
-# Longest time, in ms, for which the page's own thread may be busy at once while the worker trains.
-MAX_FREEZE_MS = 250
-WATCH_FREEZES = """() => {
-    let last = performance.now();
-    globalThis.longestFreeze = 0;
+# How much of the time the page's own thread may be late for a 20 ms timer while the worker trains. Training in the
+# page itself would make it nearly all of it; a single late timer only says that the machine is busy.
+MAX_LATE = 0.3
+WATCH_LATENESS = """() => {
+    const started = performance.now();
+    let last = started, late = 0;
     setInterval(() => {
         const now = performance.now();
-        globalThis.longestFreeze = Math.max(globalThis.longestFreeze, now - last - 20);
+        late += Math.max(0, now - last - 40);
         last = now;
+        globalThis.lateness = late / (now - started);
     }, 20);
 }"""
 
@@ -62,9 +64,9 @@ async def teach(story: StoryPage) -> None:
     await story.part("sample-text").click()
     await expect(story.page.locator("#train-count")).to_contain_text("Lewis Carroll")
     await story.part("train-length").select_option("long")
-    await story.page.evaluate(WATCH_FREEZES)
+    await story.page.evaluate(WATCH_LATENESS)
     before, after = await story.learn("train", 8)
-    assert await story.page.evaluate("longestFreeze") < MAX_FREEZE_MS
+    assert await story.page.evaluate("lateness") < MAX_LATE
     assert after < before - 0.5
     assert float(await story.part("train-loss").inner_text()) < before
     await expect(story.part("train-speed")).to_have_text(re.compile(r"^[\d,]+ tokens/s$"))
