@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from evermind_web import environment
 from evermind_web.backend.base import Backend
+from evermind_web.backend.device import Device
 from evermind_web.backend.numpy_backend import NumpyBackend
 from evermind_web.errors import InvalidArgumentError, WebGPUUnavailableError
 
@@ -13,7 +14,11 @@ _default: Backend | None = None
 
 
 async def request_backend(
-    name: str = "webgpu", *, sync: bool | None = None, power_preference: str = "high-performance"
+    name: str = "webgpu",
+    *,
+    sync: bool | None = None,
+    power_preference: str = "high-performance",
+    check: bool | None = None,
 ) -> Backend:
     """Open a device and return its backend.
 
@@ -21,27 +26,41 @@ async def request_backend(
         name: "numpy"; "webgpu", the browser's; or "wgpu", native in CPython (needs the package wgpu).
         sync: submit every operation on its own, so that errors name it; None reads EVERMIND_SYNC.
         power_preference: which GPU to take where there are two: "high-performance" or "low-power".
+        check: compare one tiny training step with NumPy first; None: only for "webgpu", whose drivers are the user's.
     Raises:
         InvalidArgumentError: no such backend.
         WebGPUUnavailableError: there is no adapter here.
+        BackendError: the device computes wrong results.
     """
-    from evermind_web.backend.webgpu_backend import WebGPUBackend
-
     if name not in NAMES:
         raise InvalidArgumentError(f"backend must be one of {', '.join(NAMES)}, got {name!r}")
     if name == "numpy":
         return NumpyBackend()
+    from evermind_web.backend.selfcheck import check_backend
+    from evermind_web.backend.webgpu_backend import WebGPUBackend
+
+    backend = WebGPUBackend(await _open_device(name, power_preference), name, sync)
+    if check or (check is None and name == "webgpu"):
+        try:
+            await check_backend(backend)
+        except BaseException:
+            backend.dispose()
+            raise
+    return backend
+
+
+async def _open_device(name: str, power_preference: str) -> Device:
     if name == "wgpu":
         if environment.IN_BROWSER:
             raise WebGPUUnavailableError('"wgpu" is the native backend of CPython; in a browser use "webgpu"')
         from evermind_web.backend.native_webgpu import NativeDevice
 
-        return WebGPUBackend(NativeDevice(), "wgpu", sync)
+        return NativeDevice()
     if not environment.IN_BROWSER:
         raise WebGPUUnavailableError('"webgpu" needs a browser with Pyodide; in CPython use "wgpu" (native) or "numpy"')
     from evermind_web.backend.bridge_device import BridgeDevice
 
-    return WebGPUBackend(await BridgeDevice.open(power_preference), "webgpu", sync)
+    return await BridgeDevice.open(power_preference)
 
 
 def default_backend() -> Backend:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from evermind_web.backend.base import Array, Buf
 from evermind_web.backend.device import CLEAR, COPY, DESTROY, RUN, UPLOAD, Device, load_kernel
-from evermind_web.backend.kernels import Shapes, plan_for
+from evermind_web.backend.kernels import Shapes, plan_for, tiles
 from evermind_web.errors import BackendError, DeviceLostError, InvalidArgumentError
 from evermind_web.layout import ALIGN
 
@@ -144,6 +144,7 @@ class WebGPUBackend:
             self._flush_naming(op)
 
     def _define(self, op: str, shapes: Shapes, scalars: tuple[int, ...]) -> int:
+        tiles.choose(self.adapter_name)
         plan = plan_for(op, shapes, scalars)
         for nbytes in plan.scratch:
             if nbytes > self.max_buffer_bytes:

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 
 from evermind_web import ops
+from evermind_web.backend import webgpu_backend
 from evermind_web.backend.base import Buf
 from evermind_web.backend.device import Kernel, load_kernel, parse_bindings, resolve_includes
 from evermind_web.backend.kernels import MAX_GRID, Dispatch, Plan, ceil_div, grid_of, plan_for
 from evermind_web.backend.native_webgpu import NativeDevice
+from evermind_web.backend.request import request_backend
 from evermind_web.backend.webgpu_backend import WebGPUBackend
-from evermind_web.errors import BackendError, DeviceLostError, InvalidArgumentError
+from evermind_web.errors import BackendError, DeviceLostError, InvalidArgumentError, WebGPUUnavailableError
 from evermind_web.resources import list_names
 
 DOUBLE = """
@@ -231,6 +233,31 @@ def test_unknown_operation_is_named() -> None:
     with pytest.raises(BackendError, match="no GPU kernel for operation 'gelu'"):
         plan_for("gelu", (), ())
     assert ceil_div(65, 64) == 2
+
+
+# ---- opening --------------------------------------------------------------------------------------------------------
+
+
+async def test_gp13_device_that_computes_wrong_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = await request_backend("wgpu", check=True)
+    assert backend.stats()["buffer_bytes"] == 0  # type: ignore[attr-defined]
+    backend.dispose()
+
+    def spoiled(name: str) -> Kernel:
+        kernel = load_kernel(name)
+        return Kernel(name, kernel.code.replace("1e-5", "0.1"), kernel.bindings)
+
+    monkeypatch.setattr(webgpu_backend, "load_kernel", spoiled)
+    with pytest.raises(BackendError, match=r"computes wrong results: .* differs from NumPy's"):
+        await request_backend("wgpu", check=True)
+
+
+async def test_backends_are_opened_by_name() -> None:
+    assert (await request_backend("numpy")).name == "numpy"
+    with pytest.raises(InvalidArgumentError, match="one of numpy, webgpu, wgpu, got 'cuda'"):
+        await request_backend("cuda")
+    with pytest.raises(WebGPUUnavailableError, match='in CPython use "wgpu"'):
+        await request_backend("webgpu")
 
 
 # ---- life -----------------------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ async def raised(awaitable):
     except Exception as error:
         return f"{type(error).__name__}: {error}"
 
-b = await request_backend("webgpu")
+b = await request_backend("webgpu", check=False)
 """
 
 
@@ -238,7 +238,7 @@ for call in (lambda: b.alloc((1,)), b.flush, lambda: b.write(x, np.ones(4))):
 found.append(b.lost)
 b.dispose()
 b.dispose()
-c = await request_backend("webgpu")
+c = await request_backend("webgpu", check=False)
 found.append((await c.read(put(c, np.arange(3.0))))[0].tolist())
 c.dispose()
 """
@@ -249,6 +249,18 @@ c.dispose()
     assert [alloc, flush, write] == ["lost", "lost", "lost"]
     assert lost is True
     assert again == [0, 1, 2]
+
+
+async def test_gp13_device_is_checked_against_numpy(pyodide_page: PyodidePage) -> None:
+    code = """
+c = await request_backend("webgpu")
+found += [c.name, c.adapter_name, c.stats()["buffer_bytes"]]
+c.dispose()
+"""
+    name, adapter, held = await run(pyodide_page, code)
+    assert name == "webgpu"
+    assert adapter
+    assert held == 0
 
 
 async def test_gp14_live_bytes_and_calls_of_a_replayed_step(pyodide_page: PyodidePage) -> None:
