@@ -1,4 +1,4 @@
-// head_logits: logits = x emb^T, for all rows or for a chunk of them; reference: backend/reference/head.py; test: tests/backend/test_matmul_kernels.py
+// head_logits: logits = x emb^T, for all rows or for a chunk of them; reference: backend/reference/head.py; test: tests/ops/test_head.py
 //#include four
 //#include matmul_tile
 
@@ -18,15 +18,15 @@ fn fetch_b(tile: Tile, at: vec4<u32>, c: u32) -> vec4<f32> {
     return vec4<f32>(emb[at.x + c], emb[at.y + c], emb[at.z + c], emb[at.w + c]);
 }
 
-@compute @workgroup_size(W, W)
+@compute @workgroup_size(W, W, SLICES)
 fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_id) thread: vec3<u32>) {
     let tile = Tile(true, true, id.y * 4u * W, id.x * 4u * W);
-    var sums = tile_product(tile, thread.xy, 0u, shape.d);
+    var sums = tile_product(tile, thread, 0u, shape.d);
     for (var i = 0u; i < 4u; i++) {
         for (var j = 0u; j < 4u; j++) {
             let row = tile.row + 4u * thread.y + i;
             let column = tile.column + 4u * thread.x + j;
-            if (row < shape.rows && column < shape.v) { logits[row * shape.v + column] = sums[i][j]; }
+            if (holds_row(thread, i) && row < shape.rows && column < shape.v) { logits[row * shape.v + column] = sums[i][j]; }
         }
     }
 }

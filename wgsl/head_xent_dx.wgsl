@@ -1,4 +1,4 @@
-// head_xent_bwd: dx = the sum of its parts, for a chunk of rows; reference: backend/reference/head.py; test: tests/backend/test_matmul_kernels.py
+// head_xent_bwd: dx = the sum of its parts, for a chunk of rows; reference: backend/reference/head.py; test: tests/ops/test_head.py
 
 struct Shape { first: u32, count: u32, parts: u32 } // elements of dx: where the chunk begins, and how many it has
 

@@ -1,4 +1,4 @@
-// head_xent_bwd: demb += d^T x, dx = d emb in parts, and the loss, for a chunk of rows; reference: backend/reference/head.py; test: tests/backend/test_matmul_kernels.py
+// head_xent_bwd: demb += d^T x, dx = d emb in parts, and the loss, for a chunk of rows; reference: backend/reference/head.py; test: tests/ops/test_head.py
 // Along x of the grid: tiles of dx for each part of the vocabulary (a long sum cut up, added in order by head_xent_dx),
 // then tiles of demb, then, with the last chunk, one workgroup that adds up the loss.
 //#include four
@@ -46,7 +46,7 @@ fn fetch_b(tile: Tile, column: vec4<u32>, depth: u32) -> vec4<f32> {
     return if_scored(depth, vec4<f32>(x[at.x], x[at.y], x[at.z], x[at.w]));
 }
 
-@compute @workgroup_size(W, W)
+@compute @workgroup_size(W, W, SLICES)
 fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
         @builtin(local_invocation_id) thread: vec3<u32>) {
     let side = 4u * W;
@@ -59,10 +59,10 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(num_workgroups) groups: v
         number %= x_tiles;
         let tile = Tile(true, false, true, number / across * side, number % across * side);
         let last = min((part + 1u) * shape.part, shape.v);
-        var sums = tile_product(tile, thread.xy, min(part * shape.part, last), last);
+        var sums = tile_product(tile, thread, min(part * shape.part, last), last);
         for (var i = 0u; i < 4u; i++) {
             let row = tile.row + 4u * thread.y + i;
-            if (row >= shape.rows) { continue; }
+            if (!holds_row(thread, i) || row >= shape.rows) { continue; }
             let values = if_scored(row, sums[i]);
             for (var j = 0u; j < 4u; j++) {
                 let column = tile.column + 4u * thread.x + j;
@@ -74,15 +74,15 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(num_workgroups) groups: v
     number -= shape.parts * x_tiles;
     if (number < v_tiles) {
         let tile = Tile(false, false, false, number / across * side, number % across * side);
-        var sums = tile_product(tile, thread.xy, 0u, shape.rows);
+        var sums = tile_product(tile, thread, 0u, shape.rows);
         for (var i = 0u; i < 4u; i++) {
             for (var j = 0u; j < 4u; j++) {
                 let row = tile.row + 4u * thread.y + i;
                 let column = tile.column + 4u * thread.x + j;
-                if (row < shape.v && column < shape.d) { demb[row * shape.d + column] += sums[i][j]; }
+                if (holds_row(thread, i) && row < shape.v && column < shape.d) { demb[row * shape.d + column] += sums[i][j]; }
             }
         }
         return;
     }
-    if (number == v_tiles && shape.loss_rows > 0u) { add_loss(thread.y * W + thread.x, shape.loss_rows); }
+    if (number == v_tiles && shape.loss_rows > 0u) { add_loss((thread.z * W + thread.y) * W + thread.x, shape.loss_rows); }
 }

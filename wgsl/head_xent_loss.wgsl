@@ -1,4 +1,4 @@
-// head_xent_fwd: loss += sum of the row losses; reference: backend/reference/head.py; test: tests/backend/test_matmul_kernels.py
+// head_xent_fwd: loss += sum of the row losses; reference: backend/reference/head.py; test: tests/ops/test_head.py
 //#include loss_sum
 
 struct Shape { n: u32 }

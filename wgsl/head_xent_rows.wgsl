@@ -1,4 +1,4 @@
-// head_xent: cross-entropy of each row of a chunk and, with GRADIENT, its gradient in place of the logits; reference: backend/reference/head.py; test: tests/backend/test_matmul_kernels.py
+// head_xent: cross-entropy of each row of a chunk and, with GRADIENT, its gradient in place of the logits; reference: backend/reference/head.py; test: tests/ops/test_head.py
 // LANES threads per row. A row that is not scored gives loss 0 and gradient 0 whatever its logits are; a scored row with a
 // logit that is not finite, or a target outside the vocabulary, gives a NaN loss, found by bits.
 //#include row_reduce

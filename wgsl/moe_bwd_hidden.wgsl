@@ -1,4 +1,4 @@
-// moe_bwd: dpre = gate * (w2^T dy) where hidden > 0, and sums for the gates' gradients; reference: backend/reference/moe.py; test: tests/backend/test_matmul_kernels.py
+// moe_bwd: dpre = gate * (w2^T dy) where hidden > 0, and sums for the gates' gradients; reference: backend/reference/moe.py; test: tests/ops/test_moe.py
 // Inverts `y = w2 hidden + b2; out += gate * y`: dgate = hidden . (w2^T dy) + b2 . dy. The sum over H is left as
 // one value per tile, or per thread where tiles are not shared.
 //#include moe_params
@@ -29,16 +29,16 @@ fn fetch_b(tile: Tile, start: vec4<u32>, c: u32) -> vec4<f32> {
     return vec4<f32>(weights[at.x], weights[at.y], weights[at.z], weights[at.w]);
 }
 
-@compute @workgroup_size(W, W)
+@compute @workgroup_size(W, W, SLICES)
 fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_id) thread: vec3<u32>) {
     let group = group_of_tile(id.y, 4u * W);
     if (group.rows == 0u) { return; }
     let column = id.x * 4u * W;
-    var sums = tile_product(Tile(true, false, group, column), thread.xy, 0u, moe.d);
+    var sums = tile_product(Tile(true, false, group, column), thread, 0u, moe.d);
     var dgate = vec4<f32>();
     for (var i = 0u; i < 4u; i++) {
         let row = group.row + 4u * thread.y + i;
-        if (4u * thread.y + i >= group.rows) { continue; }
+        if (!holds_row(thread, i) || 4u * thread.y + i >= group.rows) { continue; }
         var gate = 1.0;
         if (row >= moe.n) { gate = gates[order[row - moe.n]]; }
         for (var j = 0u; j < 4u; j++) {
@@ -51,11 +51,11 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_id) thre
     }
     if (SHARED) {
         workgroupBarrier();
-        tile_a[thread.x * (W + 1u) + thread.y] = dgate;
+        tile_a[(thread.z * W + thread.x) * (W + 1u) + thread.y] = dgate; // 0 in rows that the thread does not hold
         workgroupBarrier();
-        if (thread.x > 0u) { return; }
+        if (thread.x > 0u || thread.z > 0u) { return; }
         dgate = vec4<f32>();
-        for (var x = 0u; x < W; x++) { dgate += tile_a[x * (W + 1u) + thread.y]; }
+        for (var x = 0u; x < SLICES * W; x++) { dgate += tile_a[x * (W + 1u) + thread.y]; }
     }
     if (group.expert == 0u) { return; }
     let number = select(id.x * W + thread.x, id.x, SHARED);

@@ -1,4 +1,4 @@
-// moe_bwd: gradients of the router logits, and dm; reference: backend/reference/moe.py; test: tests/backend/test_matmul_kernels.py
+// moe_bwd: gradients of the router logits, and dm; reference: backend/reference/moe.py; test: tests/ops/test_moe.py
 // Inverts `out = shared y + sum gate * y` and `gates = softmax over the chosen logits`:
 // dlogit = gate * (dgate - sum gate*dgate); dm = shared dx + sum (expert dx + dlogit * router row).
 //#include moe_params

@@ -1,4 +1,4 @@
-// moe_bwd: dx = w1^T dpre for every row of hidden; reference: backend/reference/moe.py; test: tests/backend/test_matmul_kernels.py
+// moe_bwd: dx = w1^T dpre for every row of hidden; reference: backend/reference/moe.py; test: tests/ops/test_moe.py
 // Inverts `pre = w1 x + b1`.
 //#include moe_params
 //#include moe_group
@@ -25,17 +25,17 @@ fn fetch_b(tile: Tile, start: vec4<u32>, h: u32) -> vec4<f32> {
     return vec4<f32>(weights[at.x], weights[at.y], weights[at.z], weights[at.w]);
 }
 
-@compute @workgroup_size(W, W)
+@compute @workgroup_size(W, W, SLICES)
 fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_id) thread: vec3<u32>) {
     let group = group_of_tile(id.y, 4u * W);
     if (group.rows == 0u) { return; }
     let column = id.x * 4u * W;
-    var sums = tile_product(Tile(true, false, group, column), thread.xy, 0u, moe.h);
+    var sums = tile_product(Tile(true, false, group, column), thread, 0u, moe.h);
     let rows = moe.n * moe.k * moe.column_sums;
     for (var i = 0u; i < 4u; i++) {
         for (var j = 0u; j < 4u; j++) {
             let c = column + 4u * thread.x + j;
-            if (4u * thread.y + i < group.rows && c < moe.d) {
+            if (holds_row(thread, i) && 4u * thread.y + i < group.rows && c < moe.d) {
                 dx[rows + (group.row + 4u * thread.y + i) * moe.d + c] = sums[i][j];
             }
         }

@@ -1,4 +1,4 @@
-// moe_bwd: dw1, db1, dw2, db2 of every expert and the router's gradient, added to dW; reference: backend/reference/moe.py; test: tests/backend/test_matmul_kernels.py
+// moe_bwd: dw1, db1, dw2, db2 of every expert and the router's gradient, added to dW; reference: backend/reference/moe.py; test: tests/ops/test_moe.py
 // Row y of the grid is an expert (0 the shared one). Along x: tiles of dw1, tiles of dw2, then columns of db1, db2, dwr.
 // An expert without rows is left alone.
 //#include moe_params
@@ -54,7 +54,7 @@ fn fetch_b(tile: Tile, column: vec4<u32>, depth: u32) -> vec4<f32> {
     return vec4<f32>(hidden[at.x], hidden[at.y], hidden[at.z], hidden[at.w]);
 }
 
-fn add_tile(group: Group, part: u32, number: u32, thread: vec2<u32>) {
+fn add_tile(group: Group, part: u32, number: u32, thread: vec3<u32>) {
     let rows = select(moe.d, moe.h, part == W1);
     let columns = select(moe.h, moe.d, part == W1);
     let side = 4u * W;
@@ -66,7 +66,7 @@ fn add_tile(group: Group, part: u32, number: u32, thread: vec2<u32>) {
         for (var j = 0u; j < 4u; j++) {
             let row = tile.row + 4u * thread.y + i;
             let column = tile.column + 4u * thread.x + j;
-            if (row < rows && column < columns) { dW[start + row * columns + column] += sums[i][j]; }
+            if (holds_row(thread, i) && row < rows && column < columns) { dW[start + row * columns + column] += sums[i][j]; }
         }
     }
 }
@@ -78,19 +78,20 @@ fn term(part: u32, row: u32, at: vec4<u32>) -> vec4<f32> {
     return dlogit * four_m(row, at);
 }
 
-// Columns 4*W*number.. of a sum over the rows of the group: W threads share the rows of four columns.
-fn add_columns(group: Group, part: u32, number: u32, thread: vec2<u32>) {
+// Columns 4*W*number.. of a sum over the rows of the group: SLICES * W threads share the rows of four columns.
+fn add_columns(group: Group, part: u32, number: u32, thread: vec3<u32>) {
     let count = select(moe.d, moe.h, part == B1);
     let column = 4u * (number * W + thread.x);
     let at = four_of(column, count);
     var sum = vec4<f32>();
     if (SHARED) {
-        for (var row = thread.y; row < group.rows; row += W) { sum += term(part, group.row + row, at); }
-        tile_a[thread.y * (W + 1u) + thread.x] = sum;
+        let share = thread.z * W + thread.y;
+        for (var row = share; row < group.rows; row += SLICES * W) { sum += term(part, group.row + row, at); }
+        tile_a[share * (W + 1u) + thread.x] = sum;
         workgroupBarrier();
-        if (thread.y > 0u) { return; }
+        if (share > 0u) { return; }
         sum = vec4<f32>();
-        for (var y = 0u; y < W; y++) { sum += tile_a[y * (W + 1u) + thread.x]; }
+        for (var y = 0u; y < SLICES * W; y++) { sum += tile_a[y * (W + 1u) + thread.x]; }
     } else {
         if (thread.y > 0u) { return; }
         for (var row = 0u; row < group.rows; row++) { sum += term(part, group.row + row, at); }
@@ -102,7 +103,7 @@ fn add_columns(group: Group, part: u32, number: u32, thread: vec2<u32>) {
     }
 }
 
-@compute @workgroup_size(W, W)
+@compute @workgroup_size(W, W, SLICES)
 fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_id) thread: vec3<u32>) {
     let group = group_of_expert(id.y);
     if (group.rows == 0u) { return; }
@@ -112,16 +113,16 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_id) thre
     var number = id.x;
     if (number < 2u * tiles_h * tiles_d) {
         let part = number / (tiles_h * tiles_d);
-        add_tile(group, part, number % (tiles_h * tiles_d), thread.xy);
+        add_tile(group, part, number % (tiles_h * tiles_d), thread);
         return;
     }
     number -= 2u * tiles_h * tiles_d;
     if (number < tiles_h) {
-        add_columns(group, B1, number, thread.xy);
+        add_columns(group, B1, number, thread);
         return;
     }
     number -= tiles_h;
     let part = B2 + number / tiles_d;
     if (part == WR && group.expert == 0u) { return; } // the shared expert is not routed
-    add_columns(group, part, number % tiles_d, thread.xy);
+    add_columns(group, part, number % tiles_d, thread);
 }

@@ -1,4 +1,4 @@
-// moe_fwd: y = w2 hidden + b2 for every row of hidden; reference: backend/reference/moe.py; test: tests/backend/test_matmul_kernels.py
+// moe_fwd: y = w2 hidden + b2 for every row of hidden; reference: backend/reference/moe.py; test: tests/ops/test_moe.py
 //#include moe_params
 //#include moe_group
 //#include four
@@ -25,17 +25,17 @@ fn fetch_b(tile: Tile, at: vec4<u32>, h: u32) -> vec4<f32> {
     return vec4<f32>(weights[at.x + h], weights[at.y + h], weights[at.z + h], weights[at.w + h]);
 }
 
-@compute @workgroup_size(W, W)
+@compute @workgroup_size(W, W, SLICES)
 fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_id) thread: vec3<u32>) {
     let group = group_of_tile(id.y, 4u * W);
     if (group.rows == 0u) { return; }
     let column = id.x * 4u * W;
-    var sums = tile_product(Tile(true, true, group, column), thread.xy, 0u, moe.h);
+    var sums = tile_product(Tile(true, true, group, column), thread, 0u, moe.h);
     let bias = expert_at(group.expert) + moe.b2;
     for (var i = 0u; i < 4u; i++) {
         for (var j = 0u; j < 4u; j++) {
             let c = column + 4u * thread.x + j;
-            if (4u * thread.y + i < group.rows && c < moe.d) {
+            if (holds_row(thread, i) && 4u * thread.y + i < group.rows && c < moe.d) {
                 y[(group.row + 4u * thread.y + i) * moe.d + c] = sums[i][j] + weights[bias + c];
             }
         }

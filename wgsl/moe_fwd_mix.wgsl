@@ -1,4 +1,4 @@
-// moe_fwd: out = a + shared y + sum of gate * expert y; reference: backend/reference/moe.py; test: tests/backend/test_matmul_kernels.py
+// moe_fwd: out = a + shared y + sum of gate * expert y; reference: backend/reference/moe.py; test: tests/ops/test_moe.py
 //#include moe_params
 
 @group(0) @binding(0) var<storage, read> a: array<f32>;            // (N, D)

@@ -1,4 +1,4 @@
-// moe_fwd: router logits, the k best experts, gates and probs; reference: backend/reference/moe.py; test: tests/backend/test_matmul_kernels.py
+// moe_fwd: router logits, the k best experts, gates and probs; reference: backend/reference/moe.py; test: tests/ops/test_moe.py
 // WG / LANES rows per workgroup. Every logit is summed in the same order, so equal router rows give equal logits.
 //#include moe_params
 

@@ -1,4 +1,4 @@
-// moe_fwd: stable counting sort of the slots n*k+i by expert; reference: backend/reference/moe.py; test: tests/backend/test_matmul_kernels.py
+// moe_fwd: stable counting sort of the slots n*k+i by expert; reference: backend/reference/moe.py; test: tests/ops/test_moe.py
 // One workgroup per expert. Each thread looks at a run of consecutive slots, so places follow slots: stable, and without atomics.
 //#include moe_params
 

@@ -9,62 +9,68 @@ override W: u32 = 16u; // 16 or 8
 // Whether tiles go through workgroup memory, which a GPU needs for its speed. A CPU that plays GPU pays dearly for barriers
 // (measured on SwiftShader: 4 to 6 times slower, 20 times longer to compile) and reads operands straight from its caches.
 override SHARED: bool = true;
-override LOADS: u32 = 1u; // fours of A and of B that a thread loads at once: depths of a tile / W; at most 4, and LOADS * W * (W+1) <= 288
-var<workgroup> tile_a: array<vec4<f32>, 288>; // (depths, W+1): one more than W, so that neighbours in depth hit different banks
+// Slices of the depth that a workgroup works on side by side, each W*W threads: 4 make the most of a small product with W 8.
+override SLICES: u32 = 1u; // 1 or 4; SLICES * W * (W+1) <= 288
+var<workgroup> tile_a: array<vec4<f32>, 288>; // (SLICES * W depths, W+1): one more than W, so that neighbours in depth hit different banks
 var<workgroup> tile_b: array<vec4<f32>, 288>;
 
-// Values of this thread's rows 4*thread.y + 0..3 (the index), columns 4*thread.x + 0..3, summed over depths first..last-1.
-fn tile_product(tile: Tile, thread: vec2<u32>, first: u32, last: u32) -> array<vec4<f32>, 4> {
+// Rows 4*thread.y + 0..3 (the index), columns 4*thread.x + 0..3 of the tile, summed over depths first..last-1.
+// Which rows a thread holds is said by `holds_row`.
+fn tile_product(tile: Tile, thread: vec3<u32>, first: u32, last: u32) -> array<vec4<f32>, 4> {
     if (!SHARED) { return product_without_sharing(tile, thread, first, last); }
+    let slice = thread.z * W;
     let a_at = select(thread.yx, thread.xy, tile.a_by_depth); // (depth, four rows) that this thread loads
     let b_at = select(thread.yx, thread.xy, tile.b_by_depth);
     let a_place = place_a(tile, 4u * a_at.y);
     let b_place = place_b(tile, 4u * b_at.y);
-    var a = array<vec4<f32>, 4>();
-    var b = array<vec4<f32>, 4>();
-    for (var i = 0u; i < LOADS; i++) {
-        a[i] = load_a(tile, a_place, first + a_at.x + i * W, last);
-        b[i] = load_b(tile, b_place, first + b_at.x + i * W, last);
-    }
-    var sum0 = vec4<f32>();
-    var sum1 = vec4<f32>();
-    var sum2 = vec4<f32>();
-    var sum3 = vec4<f32>();
-    for (var depth = first; depth < last; depth += LOADS * W) {
+    let a_to = (slice + a_at.x) * (W + 1u) + a_at.y;
+    let b_to = (slice + b_at.x) * (W + 1u) + b_at.y;
+    var a = load_a(tile, a_place, first + slice + a_at.x, last);
+    var b = load_b(tile, b_place, first + slice + b_at.x, last);
+    var sums = array<vec4<f32>, 4>();
+    for (var depth = first; depth < last; depth += SLICES * W) {
         workgroupBarrier(); // the tile before this one has been used
-        for (var i = 0u; i < LOADS; i++) {
-            tile_a[(a_at.x + i * W) * (W + 1u) + a_at.y] = a[i];
-            tile_b[(b_at.x + i * W) * (W + 1u) + b_at.y] = b[i];
-        }
+        tile_a[a_to] = a;
+        tile_b[b_to] = b;
         workgroupBarrier();
-        let next = depth + LOADS * W; // on its way while this tile is used
-        for (var i = 0u; i < LOADS; i++) {
-            a[i] = load_a(tile, a_place, next + a_at.x + i * W, last);
-            b[i] = load_b(tile, b_place, next + b_at.x + i * W, last);
-        }
-        for (var step = 0u; step < LOADS * W; step++) {
-            let left = tile_a[step * (W + 1u) + thread.y];
-            let right = tile_b[step * (W + 1u) + thread.x];
-            sum0 += left.x * right;
-            sum1 += left.y * right;
-            sum2 += left.z * right;
-            sum3 += left.w * right;
+        let next = depth + SLICES * W + slice; // on its way while this tile is used
+        a = load_a(tile, a_place, next + a_at.x, last);
+        b = load_b(tile, b_place, next + b_at.x, last);
+        for (var step = 0u; step < W; step++) {
+            let left = tile_a[(slice + step) * (W + 1u) + thread.y];
+            let right = tile_b[(slice + step) * (W + 1u) + thread.x];
+            sums[0] += left.x * right;
+            sums[1] += left.y * right;
+            sums[2] += left.z * right;
+            sums[3] += left.w * right;
         }
     }
-    return array<vec4<f32>, 4>(sum0, sum1, sum2, sum3);
+    if (SLICES == 1u) { return sums; }
+    let flat = thread.y * W + thread.x;
+    for (var i = 0u; i < 4u; i++) { // the slices of row i, added by the threads of slice i
+        workgroupBarrier();
+        tile_a[thread.z * W * W + flat] = sums[i];
+        workgroupBarrier();
+        if (thread.z == i) {
+            sums[i] = tile_a[flat];
+            for (var z = 1u; z < SLICES; z++) { sums[i] += tile_a[z * W * W + flat]; }
+        }
+    }
+    return sums;
 }
 
+fn holds_row(thread: vec3<u32>, i: u32) -> bool { return SLICES == 1u || thread.z == i; }
+
+// No branches around the loads, so that they can all be under way together.
 fn load_a(tile: Tile, place: vec4<u32>, depth: u32, last: u32) -> vec4<f32> {
-    if (depth >= last) { return vec4<f32>(); }
-    return fetch_a(tile, place, depth);
+    return select(vec4<f32>(), fetch_a(tile, place, min(depth, last - 1u)), depth < last);
 }
 
 fn load_b(tile: Tile, place: vec4<u32>, depth: u32, last: u32) -> vec4<f32> {
-    if (depth >= last) { return vec4<f32>(); }
-    return fetch_b(tile, place, depth);
+    return select(vec4<f32>(), fetch_b(tile, place, min(depth, last - 1u)), depth < last);
 }
 
-fn product_without_sharing(tile: Tile, thread: vec2<u32>, first: u32, last: u32) -> array<vec4<f32>, 4> {
+fn product_without_sharing(tile: Tile, thread: vec3<u32>, first: u32, last: u32) -> array<vec4<f32>, 4> {
     let a_place = place_a(tile, 4u * thread.y);
     let b_place = place_b(tile, 4u * thread.x);
     var sum0 = vec4<f32>();

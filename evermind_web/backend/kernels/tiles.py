@@ -28,7 +28,7 @@ def tile_width(rows: int, columns: int, products: int = 1) -> int:
 
 def tile_constants(width: int) -> dict[str, float]:
     """Constants of a kernel that includes matmul_tile."""
-    return {"W": width, "LOADS": 1 if width == 16 else 4, "SHARED": 0 if software else 1}
+    return {"W": width, "SLICES": 4 if width == 8 and not software else 1, "SHARED": 0 if software else 1}
 
 
 def lanes(length: int) -> int:
