@@ -164,7 +164,7 @@ class Decoder:
     def step(self) -> None:
         """Queue one token's way through the layers, for every text: token → x."""
         backend, arch = self.backend, self.arch
-        ops.embed_fwd(backend, (self.token, self.weights.emb), (self.x,))
+        self.weights.embedding.lookup(self.token, self.x)
         for w, state in zip(self.weights.layers, self.state, strict=True):
             ops.rmsnorm_fwd(backend, (self.x, w.norm_conv), (self.n, self.rstd))
             ops.conv_step(backend, (self.x, self.n, w.conv), (self.a, state))
@@ -174,7 +174,7 @@ class Decoder:
 
     def choose(self) -> None:
         """Queue sampling from x's logits: x → token, and its place in `out`."""
-        ops.head_logits(self.backend, (self.x, self.weights.emb), (self.logits,))
+        self.weights.embedding.logits(self.x, self.logits)
         given = (self.logits, self.sampling, self.draws, self.bias)
         ops.sample(self.backend, given, (self.token, self.cursor, self.out, self.counts))
 

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from evermind_web import ops
 from evermind_web.backend.base import Backend, Buf
 from evermind_web.batch import Batch
+from evermind_web.embedding import DenseEmbedding, Embedding, EmbeddingBackward
+from evermind_web.errors import InvalidArgumentError
 from evermind_web.formats.arch import Arch
 from evermind_web.layout import ALIGN, moe_layout
 from evermind_web.ops import NOISE
@@ -32,14 +34,56 @@ class LayerViews:
 
 @dataclass(frozen=True, slots=True)
 class Views:
-    """A flat vector (weights or gradients) cut into what the operations take."""
+    """Weights as the operations take them."""
 
-    emb: Buf
+    embedding: Embedding
     layers: tuple[LayerViews, ...]
+
+    @property
+    def emb(self) -> Buf:
+        """The embedding's matrix (V,D), where it is a plain one. Raises InvalidArgumentError otherwise."""
+        if not isinstance(self.embedding, DenseEmbedding):
+            raise InvalidArgumentError("this embedding is no plain matrix: it is packed, or has an adapter on it")
+        return self.embedding.emb
+
+
+@dataclass(frozen=True, slots=True)
+class LayerGrads:
+    """Where the gradients of one layer go (+=); None for a tensor (or mixture) that is frozen."""
+
+    conv: Buf | None = None
+    norm_conv: Buf | None = None
+    norm_moe: Buf | None = None
+    moe: Buf | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Grads:
+    """Where gradients go. What is frozen has no place, and no work is done for it."""
+
+    embedding: EmbeddingBackward
+    layers: tuple[LayerViews | LayerGrads, ...]
+
+    @property
+    def lowest(self) -> int:
+        """The first layer that must be inverted: nothing below it is trained."""
+        if self.embedding.trained:
+            return 0
+        trained = (
+            i for i, layer in enumerate(self.layers) if any(getattr(layer, f.name) is not None for f in fields(layer))
+        )
+        return next(trained, len(self.layers))
 
 
 def cut(backend: Backend, arch: Arch, table: ParamTable, flat: Buf) -> Views:
-    """Views into a flat padded vector (P)."""
+    """Views into a flat padded vector (P), of weights or of gradients."""
+    spec = table.by_name["token_embedding.weight"]
+    emb = backend.view(flat, spec.padded_offset, spec.shape)
+    return Views(DenseEmbedding(backend, emb), cut_layers(backend, arch, table, flat))
+
+
+def cut_layers(backend: Backend, arch: Arch, table: ParamTable, flat: Buf) -> tuple[LayerViews, ...]:
+    """The layers' part of `cut`; the table may lack the embedding."""
 
     def view(name: str) -> Buf:
         spec = table.by_name[name]
@@ -52,7 +96,7 @@ def cut(backend: Backend, arch: Arch, table: ParamTable, flat: Buf) -> Views:
         moe = backend.view(flat, table.by_name[f"{at}.moe.router.weight"].padded_offset, (block,))
         norms = view(f"{at}.norm_conv.weight"), view(f"{at}.norm_moe.weight")
         layers.append(LayerViews(view(f"{at}.conv.weight"), *norms, moe))
-    return Views(view("token_embedding.weight"), tuple(layers))
+    return tuple(layers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,45 +233,64 @@ def layer_forward(tape: Tape, weights: Views, index: int) -> None:
 
 
 def forward(tape: Tape, weights: Views) -> Buf:
-    """The residual stream after the last layer, (N,D); its logits are head_logits(x, weights.emb)."""
-    ops.embed_fwd(tape.backend, (tape.tokens, weights.emb), (tape.x[0],))
+    """The residual stream after the last layer, (N,D), from which `weights.embedding` makes the logits."""
+    weights.embedding.lookup(tape.tokens, tape.x[0])
     for index in range(tape.arch.num_layers):
         layer_forward(tape, weights, index)
     return tape.x[-1]
 
 
-def layer_backward(tape: Tape, weights: Views, grads: Views, index: int) -> None:
+def layer_backward(tape: Tape, weights: Views, grads: Grads, index: int) -> None:
     """Turns d from the gradient of x[index+1] into that of x[index]; gradients of the layer's tensors +=."""
-    backend, arch, t = tape.backend, tape.arch, tape.layer(index)
-    w, g = weights.layers[index], grads.layers[index]
+    backend, t, w, g = tape.backend, tape.layer(index), weights.layers[index], grads.layers[index]
     d, branch = tape.gradients()
     # x[index+1] = a + moe(drop(rmsnorm(a, norm_moe)))
-    routing = (t.experts, t.gates, t.order, t.inverse, t.starts, t.hidden)
-    sizes = {"H": arch.hidden_dim, "E": arch.num_experts, "k": arch.top_k}
-    ops.moe_bwd(backend, (t.m, w.moe, *routing, d), (branch, g.moe), **sizes)
-    if tape.noise is not None and tape.noise.balance_coef:
-        ops.balance_bwd(backend, (t.m, w.moe, t.experts, t.probs, tape.balance), (branch, g.moe))
+    mixture_backward(tape, t, w.moe, g.moe, d, branch)
     tape.drop(index, 1, branch)
-    ops.rmsnorm_bwd(backend, (t.a, w.norm_moe, t.rstd_moe, branch), (d, g.norm_moe))
+    norm_backward(backend, (t.a, w.norm_moe, t.rstd_moe, branch), d, g.norm_moe)
     # a = x[index] + conv(drop(rmsnorm(x[index], norm_conv)))
-    ops.conv_bwd(backend, (t.n, w.conv, tape.pos, d), (branch, g.conv))
+    if g.conv is None:
+        ops.conv_bwd_inputs(backend, (w.conv, tape.pos, d), (branch,))
+    else:
+        ops.conv_bwd(backend, (t.n, w.conv, tape.pos, d), (branch, g.conv))
     tape.drop(index, 0, branch)
-    ops.rmsnorm_bwd(backend, (tape.x[index], w.norm_conv, t.rstd_conv, branch), (d, g.norm_conv))
+    norm_backward(backend, (tape.x[index], w.norm_conv, t.rstd_conv, branch), d, g.norm_conv)
 
 
-def backward(tape: Tape, weights: Views, grads: Views, hyper: Buf, loss: Buf) -> None:
+def mixture_backward(tape: Tape, t: LayerTape, moe: Buf, dmoe: Buf | None, d: Buf, branch: Buf) -> None:
+    """branch = gradient of the mixture's input m, given d, that of its output; dmoe (M) += unless it is frozen."""
+    backend, arch = tape.backend, tape.arch
+    given = (t.m, moe, t.experts, t.gates, t.order, t.inverse, t.starts, t.hidden, d)
+    sizes = {"H": arch.hidden_dim, "E": arch.num_experts, "k": arch.top_k}
+    if dmoe is None:
+        ops.moe_bwd_inputs(backend, given, (branch,), **sizes)
+        return
+    ops.moe_bwd(backend, given, (branch, dmoe), **sizes)
+    if tape.noise is not None and tape.noise.balance_coef:
+        ops.balance_bwd(backend, (t.m, moe, t.experts, t.probs, tape.balance), (branch, dmoe))
+
+
+def norm_backward(backend: Backend, given: tuple[Buf, Buf, Buf, Buf], dx: Buf, dg: Buf | None) -> None:
+    """dx += and dg (D) += for x, g, rstd, dy; dg None: the gain is frozen."""
+    if dg is None:
+        ops.rmsnorm_bwd_inputs(backend, given, (dx,))
+    else:
+        ops.rmsnorm_bwd(backend, given, (dx, dg))
+
+
+def backward(tape: Tape, weights: Views, grads: Grads, hyper: Buf, loss: Buf) -> None:
     """Loss (1) += and all gradients += for the forward pass that the tape holds.
 
     With a shared tape each layer is run again from its input before it is inverted: the same numbers, less memory.
     """
-    backend = tape.backend
     d, _ = tape.gradients()
-    ops.head_xent_bwd(backend, (tape.x[-1], weights.emb, tape.targets, tape.weights, hyper), (loss, d, grads.emb))
-    for index in reversed(range(tape.arch.num_layers)):
+    grads.embedding.loss(tape.x[-1], tape.targets, tape.weights, hyper, loss, d)
+    for index in reversed(range(grads.lowest, tape.arch.num_layers)):
         if tape.shared_layers:
             layer_forward(tape, weights, index)
         layer_backward(tape, weights, grads, index)
-    ops.embed_bwd(backend, (tape.tokens, d), (grads.emb,))
+    if grads.embedding.trained:
+        grads.embedding.lookup(tape.tokens, d)
 
 
 class TapePool:

@@ -280,3 +280,74 @@ limbic_bwd = _op(
     "a row of targets is delta (A), reward, weight; loss += sum weight*(|delta-target|^2 + "
     "reward_weight*(reward-target)^2)/2 and its gradient for every parameter; h is a constant", rtol=1e-4,
 )  # fmt: skip
+
+# ---- what adapters need besides: backward passes without frozen parameters, and the low-rank path ----
+# `drop` keeps an element or sets it to 0, as `dropout` does; a noise row of zeros keeps everything. A rank R of 0 is
+# allowed in the head and stands for an embedding without an adapter.
+
+rmsnorm_bwd_inputs = _op(
+    "rmsnorm_bwd_inputs", "x (N, D), g (D), rstd (N), dy (N, D)", "dx (N, D) +=",
+    "rmsnorm_bwd for a frozen g", rtol=1e-4,
+)  # fmt: skip
+conv_bwd_inputs = _op(
+    "conv_bwd_inputs", "w (D, K), pos:i (N), da (N, D)", "dn (N, D) =",
+    "conv_bwd for a frozen w", rtol=1e-4,
+)  # fmt: skip
+moe_bwd_inputs = _op(
+    "moe_bwd_inputs",
+    "m (N, D), W (M), experts:i (N, k), gates (N, k), order:i (N*k), inverse:i (N*k), starts:i (E+1), "
+    "hidden (N*(k+1), H), dy (N, D)",
+    "dm (N, D) =",
+    "moe_bwd for a frozen W", scalars=("H", "E", "k"), rtol=1e-4,
+)  # fmt: skip
+lora_down = _op(
+    "lora_down", "noise:i (64), x (N, D), a (R, D), alpha (1)", "u (N, R) =",
+    "u = alpha[0] * drop(x) a^T",
+)  # fmt: skip
+lora_up = _op(
+    "lora_up", "noise:i (64), u (N, R), a (R, D), alpha (1)", "x (N, D) +=",
+    "x += drop(alpha[0] * u a): the gradient of lora_down's x, given that of its u",
+)  # fmt: skip
+lora_outer = _op(
+    "lora_outer", "noise:i (64), u (N, R), x (N, D), alpha (1)", "da (R, D) +=",
+    "da += alpha[0] * u^T drop(x): the gradient of lora_down's a, given u's", rtol=1e-4,
+)  # fmt: skip
+lora_dropout = _op(
+    "lora_dropout", "noise:i (64)", "a (R, D) +=",
+    "whole columns of a kept or set to 0 as `dropout` does, element c of the draws for column c: a matrix that is "
+    "merged before use sees its inputs dropped, the same ones for all rows",
+)  # fmt: skip
+lora_head_logits = _op(
+    "lora_head_logits", "x (N, D), u (N, R), emb (V, D), b (V, R)", "logits (N, V) =",
+    "logits = x emb^T + u b^T",
+)  # fmt: skip
+lora_head_xent_fwd = _op(
+    "lora_head_xent_fwd", "x (N, D), u (N, R), emb (V, D), b (V, R), targets:i (N), weights (N)", "loss (1) +=",
+    "head_xent_fwd for the logits of lora_head_logits",
+)  # fmt: skip
+lora_head_xent_bwd = _op(
+    "lora_head_xent_bwd",
+    "x (N, D), u (N, R), emb (V, D), b (V, R), targets:i (N), weights (N), hyper (16)",
+    "loss (1) +=, dx (N, D) =, du (N, R) =, db (V, R) +=",
+    "head_xent_bwd for the logits of lora_head_logits and a frozen emb: dx = d emb; du = d b; db += d^T u", rtol=1e-4,
+)  # fmt: skip
+_PACKED = "codes and scales as in `dequant` stand for emb (V, D)"
+packed_embed_fwd = _op(
+    "packed_embed_fwd", "tokens:i (N), codes:i (C), scales (Q)", "x (N, D) =",
+    f"embed_fwd; {_PACKED}", scalars=("V", "bits"),
+)  # fmt: skip
+packed_head_logits = _op(
+    "packed_head_logits", "x (N, D), u (N, R), codes:i (C), scales (Q), b (V, R)", "logits (N, V) =",
+    f"lora_head_logits; {_PACKED}", scalars=("bits",),
+)  # fmt: skip
+packed_head_xent_fwd = _op(
+    "packed_head_xent_fwd", "x (N, D), u (N, R), codes:i (C), scales (Q), b (V, R), targets:i (N), weights (N)",
+    "loss (1) +=",
+    f"lora_head_xent_fwd; {_PACKED}", scalars=("bits",),
+)  # fmt: skip
+packed_head_xent_bwd = _op(
+    "packed_head_xent_bwd",
+    "x (N, D), u (N, R), codes:i (C), scales (Q), b (V, R), targets:i (N), weights (N), hyper (16)",
+    "loss (1) +=, dx (N, D) =, du (N, R) =, db (V, R) +=",
+    f"lora_head_xent_bwd; {_PACKED}", scalars=("bits",), rtol=1e-4,
+)  # fmt: skip

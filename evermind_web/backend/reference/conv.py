@@ -25,12 +25,13 @@ def conv_fwd(x: Array, n: Array, w: Array, pos: Array, a: Array) -> None:
         a[rows] += w[:, j] * n[rows - j]
 
 
-def conv_bwd(n: Array, w: Array, pos: Array, da: Array, dn: Array, dw: Array) -> None:
+def conv_bwd(n: Array, w: Array, pos: Array, da: Array, dn: Array, dw: Array | None) -> None:
     """Inverts `a[t] += w[:,j] * n[t-j]`: dn (N,D) = Σ_j da[t+j]*w[:,j]; dw (D,K)[:,j] += Σ_t da[t]*n[t-j]."""
     dn[...] = 0
     for j, rows in _taps(pos, w.shape[1]):
         dn[rows - j] += da[rows] * w[:, j]
-        dw[:, j] += np.einsum("nd,nd->d", da[rows], n[rows - j])
+        if dw is not None:
+            dw[:, j] += np.einsum("nd,nd->d", da[rows], n[rows - j])
 
 
 def conv_step(x: Array, n: Array, w: Array, a: Array, state: Array) -> None:

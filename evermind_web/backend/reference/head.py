@@ -17,7 +17,7 @@ def head_logits(x: Array, emb: Array, logits: Array) -> None:
     np.matmul(x, emb.T, out=logits)
 
 
-def _scored(targets: Array, weights: Array, vocab: int) -> Iterator[Array]:
+def scored_rows(targets: Array, weights: Array, vocab: int) -> Iterator[Array]:
     """Indices of the rows that count, in chunks. A row of weight 0 is left out: its logits may be anything."""
     rows = np.flatnonzero((targets != IGNORE) & (weights != 0))
     step = max(1, CHUNK // vocab)
@@ -25,7 +25,7 @@ def _scored(targets: Array, weights: Array, vocab: int) -> Iterator[Array]:
         yield rows[start : start + step]
 
 
-def _loss(logits: Array, targets: Array, weights: Array) -> tuple[Array, float]:
+def row_losses(logits: Array, targets: Array, weights: Array) -> tuple[Array, float]:
     """exp(logits - max) / sum, in place of the logits, and the weighted sum of -log p[target] in float64."""
     best = logits.max(axis=1, keepdims=True)
     picked = logits[np.arange(len(logits)), targets]
@@ -38,8 +38,8 @@ def _loss(logits: Array, targets: Array, weights: Array) -> tuple[Array, float]:
 
 def head_xent_fwd(x: Array, emb: Array, targets: Array, weights: Array, loss: Array) -> None:
     """loss (1) += Σ_n weights[n] * cross-entropy of row n."""
-    for rows in _scored(targets, weights, len(emb)):
-        loss[0] += _loss(x[rows] @ emb.T, targets[rows], weights[rows])[1]
+    for rows in scored_rows(targets, weights, len(emb)):
+        loss[0] += row_losses(x[rows] @ emb.T, targets[rows], weights[rows])[1]
 
 
 def head_xent_bwd(
@@ -47,8 +47,8 @@ def head_xent_bwd(
 ) -> None:
     """Inverts `logits = x embᵀ; loss = Σ w * (lse - logits[target])`: loss +=, dx (N,D) =, demb (V,D) +=."""
     dx[...] = 0
-    for rows in _scored(targets, weights, len(emb)):
-        d, value = _loss(x[rows] @ emb.T, targets[rows], weights[rows])
+    for rows in scored_rows(targets, weights, len(emb)):
+        d, value = row_losses(x[rows] @ emb.T, targets[rows], weights[rows])
         loss[0] += value
         d[np.arange(len(rows)), targets[rows]] -= 1
         d *= (weights[rows] * hyper[HYPER["grad_scale"]])[:, None]

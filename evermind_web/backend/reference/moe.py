@@ -95,13 +95,14 @@ def moe_fwd(
         out[rows] += gates.ravel()[slots, None] * (h @ expert.w2.T + expert.b2)
 
 
-def _expert_bwd(x: Array, h: Array, dy: Array, p: Expert, g: Expert) -> Array:
+def _expert_bwd(x: Array, h: Array, dy: Array, p: Expert, g: Expert | None) -> Array:
     """Inverts `y = w2 relu(w1 x + b1) + b2`; adds to g, returns dx. relu let pass where h > 0."""
-    g.b2[...] += dy.sum(axis=0)
-    g.w2[...] += dy.T @ h
     dpre = (dy @ p.w2) * (h > 0)
-    g.b1[...] += dpre.sum(axis=0)
-    g.w1[...] += dpre.T @ x
+    if g is not None:
+        g.b2[...] += dy.sum(axis=0)
+        g.w2[...] += dy.T @ h
+        g.b1[...] += dpre.sum(axis=0)
+        g.w1[...] += dpre.T @ x
     return np.asarray(dpre @ p.w1)
 
 
@@ -127,15 +128,18 @@ def moe_bwd(
     hidden: Array,
     dy: Array,
     dm: Array,
-    dW: Array,
+    dW: Array | None,
     H: int,
     E: int,
     k: int,
 ) -> None:
-    """See `ops.moe_bwd`. `inverse` serves kernels that gather; here rows are scattered by `order`."""
+    """See `ops.moe_bwd`; dW None: the block is frozen.
+
+    `inverse` serves kernels that gather; here rows are scattered by `order`.
+    """
     N, D = m.shape
     wr, (shared, *routed) = split_block(W, D, H, E)
-    gwr, (gshared, *grouted) = split_block(dW, D, H, E)
+    gwr, (gshared, *grouted) = (None, [None] * (E + 1)) if dW is None else split_block(dW, D, H, E)
     dm[...] = _expert_bwd(m, hidden[:N], dy, shared, gshared)
     dgate = np.zeros(N * k, m.dtype)
     for p, g, first, last in zip(routed, grouted, starts[:-1], starts[1:], strict=True):
@@ -152,5 +156,6 @@ def moe_bwd(
     dlogits = np.zeros((N, E), m.dtype)
     chosen = gates * (per_token - np.sum(gates * per_token, axis=1, keepdims=True))
     np.put_along_axis(dlogits, experts, chosen, axis=1)
-    gwr += dlogits.T @ m
+    if gwr is not None:
+        gwr += dlogits.T @ m
     dm += dlogits @ wr

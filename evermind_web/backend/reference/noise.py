@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,9 +31,16 @@ def draws(noise: Array, count: int) -> U32:
 
 def dropout(noise: Array, x: Array) -> None:
     """x (N,D) *= keep / (1 - p): an element is dropped where its draw is below the threshold p·2³²."""
+    x *= drop_factors(noise, x.shape, x.dtype)
+
+
+def drop_factors(noise: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """What dropout multiplies a tensor of that shape by: 0, or 1 / (1 - p)."""
     threshold = int(np.ascontiguousarray(noise, "<i4").view(np.uint32)[NOISE["threshold"]])
-    keep = (draws(noise, x.size) >= np.uint32(threshold)).reshape(x.shape)
-    x *= keep * x.dtype.type(1 / (1 - threshold / 2**32))
+    if threshold == 0:
+        return np.ones((1,) * len(shape), dtype)
+    keep = (draws(noise, int(np.prod(shape))) >= np.uint32(threshold)).reshape(shape)
+    return np.asarray(keep * dtype.type(1 / (1 - threshold / 2**32)))
 
 
 def uniform_noise(noise: Array, shape: tuple[int, ...]) -> NDArray[np.float32]:
