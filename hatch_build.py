@@ -5,7 +5,7 @@
     these import, by relative path          → evermind_web/_web.json    {name: text}
 
 `vendor/idb.mjs` is no file of this checkout: it is the library `idb` from node_modules, with its licence.
-`evermind_web/resources.py` reads both.
+Comments are left out, line numbers stay. `evermind_web/resources.py` reads both.
 """
 
 from __future__ import annotations
@@ -22,6 +22,10 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 ROOTS = ("bridge.mjs", "store.mjs")
 VENDORED = {"vendor/idb.mjs": ("idb/build/index.js", "idb/LICENSE")}
 IMPORT = re.compile(r"""(?:\bfrom\s*|\bimport\s*\(?\s*)["'](\.{1,2}/[^"']+)["']""")
+
+# A comment that begins its line: `// …`, or `/* … */` to the end of a line. Others are few, and stay;
+# `//#include name` is no comment: the package resolves it.
+COMMENT = re.compile(r"^[ \t]*(?://(?: [^\n]*)?|/\*(?:(?!\*/)[\s\S])*\*/[ \t]*)$", re.MULTILINE)
 
 
 def kernel_files(root: Path) -> dict[str, Path]:
@@ -56,6 +60,11 @@ def web_files(root: Path) -> dict[str, Path]:
     return found
 
 
+def without_comments(text: str) -> str:
+    """Return a kernel or module with its comment lines empty, so that errors still name the right line."""
+    return COMMENT.sub(lambda match: "\n" * match.group().count("\n"), text)
+
+
 class PackageDataHook(BuildHookInterface):  # type: ignore[type-arg]
     """Add the files to a wheel; an editable install reads them from the checkout instead."""
 
@@ -69,6 +78,7 @@ class PackageDataHook(BuildHookInterface):  # type: ignore[type-arg]
         root = Path(self.root)
         for kind, files in (("wgsl", kernel_files(root)), ("web", web_files(root))):
             texts = {name: path.read_text(encoding="utf-8") for name, path in sorted(files.items())}
+            texts = {name: text if name.endswith(".txt") else without_comments(text) for name, text in texts.items()}
             packed = Path(self.work) / f"{kind}.json"
             packed.write_text(json.dumps(texts, ensure_ascii=False, indent=0), encoding="utf-8")
             build_data["force_include"][str(packed)] = f"evermind_web/_{kind}.json"
