@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from evermind_web import GenerationConfig, TrainingOptions
+from evermind_web import BPETokenizer, GenerationConfig, TrainingOptions
 from evermind_web.cli import main
 from evermind_web.cli.options import GENERATION_HELP, HELP
+from evermind_web.cli.train import windows
 from evermind_web.optim import AdamWOptions
 
 
@@ -81,6 +82,22 @@ def test_errors_are_one_line_and_exit_with_1(
     assert error.startswith("evermind_web: error: ")
     assert message in error
     assert not Path("m", "model.evl0").exists()
+
+
+def test_windows_are_mixed_once_and_the_end_of_each_text_is_held_out() -> None:
+    tokenizer = BPETokenizer()
+    tokenizer.train("")
+    settings = {"window": 4, "val_split": 0.25, "shuffle": False, "options": {"seed": 1}}
+    texts = ["abcdefghijklmnopq", "ABCDEFGHI"]  # 4 windows and 2
+    train, held_out = windows(texts, tokenizer, settings)
+    assert [tokenizer.decode(list(w.tokens)) for w in train] == ["abcd", "efgh", "ijkl", "ABCD"]
+    assert [tokenizer.decode(list(w.tokens)) for w in held_out] == ["mnop", "EFGH"]
+    mixed = [
+        [tokenizer.decode(list(w.tokens)) for w in windows(texts, tokenizer, settings | change)[0]]
+        for change in ({"shuffle": True}, {"shuffle": True}, {"shuffle": True, "options": {"seed": 2}})
+    ]
+    assert sorted(mixed[0]) == ["ABCD", "abcd", "efgh", "ijkl"]
+    assert mixed[0] == mixed[1] != mixed[2]
 
 
 def test_the_module_runs_and_knows_its_version() -> None:
