@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 
-from evermind_web.backend.base import Array, Backend, Buf
+from evermind_web.backend.base import Array, Backend, Buf, Reading
 
 
 class CountingBackend:
@@ -48,6 +48,9 @@ class CountingBackend:
         self.counts[op] += 1
         self.inner.run(op, ins, outs, scalars)
 
+    def replay(self, key: Hashable, build: Callable[[], None]) -> None:
+        build()  # so that its operations are counted
+
     def flush(self) -> None:
         self.counts["flush"] += 1
         self.inner.flush()
@@ -55,6 +58,10 @@ class CountingBackend:
     async def read(self, *bufs: Buf) -> list[Array]:
         self.counts["read"] += 1
         return await self.inner.read(*bufs)
+
+    def start_read(self, *bufs: Buf) -> Reading[list[Array]]:
+        self.counts["read"] += 1
+        return self.inner.start_read(*bufs)
 
     def dispose(self) -> None:
         self.inner.dispose()

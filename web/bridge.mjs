@@ -9,17 +9,13 @@
 import { Encoder } from "./bridge_encoder.mjs";
 import { Faults, failure, need } from "./bridge_faults.mjs";
 import { Plans, forget } from "./bridge_plans.mjs";
+import { Programs } from "./bridge_programs.mjs";
 import { Reads, powerOfTwo } from "./bridge_reads.mjs";
+import { walk } from "./bridge_records.mjs";
 
 /** @typedef {import("./bridge_plans.mjs").Plan} Plan */
 /** @typedef {import("./bridge_plans.mjs").Window} Window */
 /** @typedef {{ HEAPU8: Uint8Array }} Wasm Pyodide's module: `HEAPU8` is replaced when the memory grows */
-
-const RUN = 1;
-const UPLOAD = 2;
-const CLEAR = 3;
-const COPY = 4;
-const DESTROY = 5;
 
 /**
  * Open a device with the adapter's largest buffers.
@@ -52,6 +48,8 @@ export class Bridge {
   #windows = new Map();
   /** @type {GPUBuffer | null} */
   #upload = null;
+  /** @type {Set<Plan>} what ran since the last read, for error texts */
+  #ran = new Set();
   #counts = { submits: 0, dispatches: 0, uploads: 0, buffers: 0, buffer_bytes: 0 };
 
   /**
@@ -68,6 +66,8 @@ export class Bridge {
     this.limitsText = JSON.stringify(limits);
     this.faults = new Faults(device);
     this.plans = new Plans(device, (nbytes, label) => this.#newBuffer(nbytes, label), () => this.#drain());
+    this.windowOf = (/** @type {number} */ id) => this.#window(id);
+    this.programs = new Programs(this.plans, this.windowOf);
     this.reads = new Reads(device, this.faults);
   }
 
@@ -98,13 +98,25 @@ export class Bridge {
   }
 
   /**
+   * Store records for a replay.
+   * @param {number} id
+   * @param {number} address of int32 words
+   * @param {number} words number of them
+   */
+  defineProgram(id, address, words) {
+    this.faults.check();
+    const memory = /** @type {ArrayBuffer} */ (this.wasm.HEAPU8.buffer);
+    this.programs.define(id, new Int32Array(memory, address >>> 0, words).slice());
+  }
+
+  /**
    * @param {number} id
    * @param {number} nbytes a multiple of 4
    */
   createBuffer(id, nbytes) {
     this.faults.check();
     const buffer = this.#newBuffer(nbytes, `buffer ${id}`);
-    this.#windows.set(id, { buffer, offset: 0, nbytes, owns: true, entries: new Set() });
+    this.#windows.set(id, { buffer, offset: 0, nbytes, owns: true, entries: new Set(), programs: new Set() });
     this.#counts.buffers += 1;
     this.#counts.buffer_bytes += nbytes;
   }
@@ -118,7 +130,8 @@ export class Bridge {
   createView(id, parent, offset, nbytes) {
     this.faults.check();
     const { buffer, offset: start } = this.#window(parent);
-    this.#windows.set(id, { buffer, offset: start + offset, nbytes, owns: false, entries: new Set() });
+    const window = { buffer, offset: start + offset, nbytes, owns: false, entries: new Set(), programs: new Set() };
+    this.#windows.set(id, window);
   }
 
   /**
@@ -131,7 +144,7 @@ export class Bridge {
     this.faults.check();
     const { buffer, offset } = this.#window(id);
     const data = this.#bytes(address, nbytes);
-    this.#enqueue(() => "write", () => this.device.queue.writeBuffer(buffer, offset, data));
+    this.#enqueue(() => this.device.queue.writeBuffer(buffer, offset, data));
   }
 
   /**
@@ -156,6 +169,7 @@ export class Bridge {
     const window = this.#window(id);
     this.#windows.delete(id);
     for (const entry of window.entries) forget(entry);
+    for (const program of window.programs) this.programs.drop(program);
     if (!window.owns) return;
     window.buffer.destroy();
     this.#counts.buffers -= 1;
@@ -187,54 +201,54 @@ export class Bridge {
     const bytes = this.#bytes(recordsAddress, 4 * words);
     const records = new Int32Array(bytes.buffer, bytes.byteOffset, words);
     const staging = this.#bytes(stagingAddress, stagingBytes);
-    /** @type {Plan[]} */
-    const plans = [];
-    const label = () => {
-      const names = new Set(plans.flatMap((plan) => plan.steps.map((step) => step.kernel.name)));
-      return `submit of ${[...names].join(", ") || "copies"}`;
-    };
-    this.#enqueue(label, () => this.#replay(records, staging, plans));
+    this.#enqueue(() => this.#replay(records, staging));
   }
 
   /**
    * @param {Int32Array} words
    * @param {Uint8Array<ArrayBuffer>} staging
-   * @param {Plan[]} plans receives the plans that ran, for error texts
    */
-  #replay(words, staging, plans) {
-    const upload = staging.byteLength ? this.#stage(staging) : null;
+  #replay(words, staging) {
     const work = new Encoder(this.device, this.#counts);
-    /** @param {number} id */
-    const windowOf = (id) => this.#window(id);
+    /** @type {GPUBuffer | null} */
+    let area = null;
     /** @type {number[]} */
     const doomed = [];
-    for (let at = 0; at < words.length; ) {
-      const code = words[at];
-      if (code === RUN) {
-        const end = at + 3 + words[at + 2];
-        const plan = this.plans.plan(words[at + 1]);
-        plans.push(plan);
-        work.run(plan, this.plans.groups(plan, words.subarray(at + 3, end), windowOf));
-        at = end;
-      } else if (code === UPLOAD && upload) {
-        const dst = this.#window(words[at + 1]);
-        work.copy(upload, words[at + 2], dst.buffer, dst.offset, words[at + 3]);
-        at += 4;
-      } else if (code === CLEAR) {
-        work.clear(this.#window(words[at + 1]));
-        at += 2;
-      } else if (code === COPY) {
-        const [src, dst] = [this.#window(words[at + 1]), this.#window(words[at + 3])];
-        work.copy(src.buffer, src.offset + words[at + 2], dst.buffer, dst.offset + words[at + 4], words[at + 5]);
-        at += 6;
-      } else if (code === DESTROY) {
-        doomed.push(words[at + 1]);
-        at += 2;
-      } else {
-        throw failure("BackendError", `record ${code} at word ${at} is unknown`);
-      }
-    }
+    /** @type {number[]} */
+    const dropped = [];
+    const sink = {
+      /** @param {number} number @param {Int32Array} ids */
+      run: (number, ids) => {
+        const plan = this.plans.plan(number);
+        this.#ran.add(plan);
+        work.run(plan, this.plans.groups(plan, ids, this.windowOf));
+      },
+      /** @param {Window} window */
+      clear: (window) => work.clear(window),
+      /** @type {import("./bridge_records.mjs").Sink["copy"]} */
+      copy: (...copy) => work.copy(...copy),
+    };
+    walk(words, this.windowOf, sink, {
+      upload: (dst, at, count, first) => {
+        if (first) {
+          // Nothing of this submit comes before it: straight to its place, after all that was submitted.
+          this.#counts.uploads += 1;
+          this.device.queue.writeBuffer(dst.buffer, dst.offset, staging, at, count);
+        } else {
+          area ??= this.#stage(staging);
+          work.copy(area, at, dst.buffer, dst.offset, count);
+        }
+      },
+      replay: (number) => {
+        const { parts, plans } = this.programs.get(number);
+        for (const plan of plans) this.#ran.add(plan);
+        work.replay(parts);
+      },
+      destroy: (id) => doomed.push(id),
+      drop: (number) => dropped.push(number),
+    });
     work.submit();
+    for (const number of dropped) this.programs.drop(number);
     for (const id of doomed) this.#destroy(id);
   }
 
@@ -255,22 +269,32 @@ export class Bridge {
 
   /**
    * Run work now, or after the work that waits for pipelines.
-   * @param {() => string} label what an error's text begins with
    * @param {() => void} work
    */
-  #enqueue(label, work) {
+  #enqueue(work) {
     if (!this.#mustWait()) {
-      this.faults.scoped(label, work);
+      this.faults.cover(this.#label);
+      work();
       return;
     }
     this.#jobs.push(() => {
+      this.faults.cover(this.#label);
       try {
-        this.faults.scoped(label, work);
+        work();
       } catch (error) {
         this.faults.report(/** @type {Error} */ (error));
       }
     });
   }
+
+  /** What an error's text begins with: the kernels that ran since the last read. */
+  #label = () => {
+    const ran = (this.#ran = new Set());
+    return () => {
+      const names = new Set([...ran].flatMap((plan) => plan.steps.map((step) => step.kernel.name)));
+      return `submit of ${[...names].join(", ") || "copies"}`;
+    };
+  };
 
   #mustWait() {
     return this.plans.compiling > 0 || this.#jobs.length > 0;
@@ -305,7 +329,7 @@ export class Bridge {
       work.submit();
       return { buffer, nbytes };
     });
-    this.#enqueue(() => "read", start);
+    this.#enqueue(start);
     return done;
   }
 

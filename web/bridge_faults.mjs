@@ -1,8 +1,8 @@
 /**
  * What can go wrong on a device, and who hears of it.
  *
- * Errors carry the name of the Python class that they become. WebGPU reports most of them later: each piece of work runs
- * in error scopes, and what a scope holds is given to the reads that are waiting, or thrown by the next call.
+ * Errors carry the name of the Python class that they become. WebGPU reports most of them later: all work runs in error
+ * scopes, which each read closes, and what a scope holds is given to the reads that are waiting, or thrown by the next call.
  */
 
 /** @type {GPUErrorFilter[]} */
@@ -35,6 +35,8 @@ export class Faults {
   #pending = null;
   /** @type {Set<Promise<void>>} error scopes that are not answered yet */
   #scopes = new Set();
+  /** @type {(() => string) | null} label of the scopes that are open for submits */
+  #covered = null;
   /** @type {Set<(error: Error) => void>} */
   #waiting = new Set();
   /** @type {((reason: string) => void)[]} */
@@ -56,7 +58,7 @@ export class Faults {
   }
 
   /**
-   * Run work in error scopes. The label is made only if there is an error.
+   * Run work in error scopes of its own. The label is made only if there is an error.
    * @template T
    * @param {() => string} label
    * @param {() => T} work
@@ -71,6 +73,25 @@ export class Faults {
     }
   }
 
+  /**
+   * From now on work is covered by error scopes, until `uncover`: one set for many submits, since each costs three
+   * messages to the browser's GPU process.
+   * @param {() => () => string} labels called if the scopes are opened; makes the text before an error in them
+   */
+  cover(labels) {
+    if (this.#covered) return;
+    for (const filter of FILTERS) this.device.pushErrorScope(filter);
+    this.#covered = labels();
+  }
+
+  /** Close the scopes of `cover`: `scopesAnswered` waits for them. */
+  uncover() {
+    const label = this.#covered;
+    if (!label) return;
+    this.#covered = null;
+    for (let i = 0; i < FILTERS.length; i += 1) this.#popScope(label);
+  }
+
   /** @param {() => string} label */
   #popScope(label) {
     const scope = this.device.popErrorScope().then(
@@ -81,9 +102,8 @@ export class Faults {
     scope.then(() => this.#scopes.delete(scope));
   }
 
-  /** Fulfilled when all error scopes so far are answered. */
+  /** Fulfilled when all closed error scopes are answered. */
   async scopesAnswered() {
-    await Promise.resolve(); // the scopes of the caller's own work are popped when it returns
     await Promise.all(this.#scopes);
   }
 

@@ -9,7 +9,7 @@ import { failure, need } from "./bridge_faults.mjs";
 const BINDING_TYPES = { read: "read-only-storage", read_write: "storage", uniform: "uniform" };
 
 /**
- * @typedef {{ buffer: GPUBuffer, offset: number, nbytes: number, owns: boolean, entries: Set<Entry> }} Window a buffer or part of one
+ * @typedef {{ buffer: GPUBuffer, offset: number, nbytes: number, owns: boolean, entries: Set<Entry>, programs: Set<number> }} Window a buffer or part of one
  * @typedef {{ plan: Plan, key: string, groups: GPUBindGroup[], windows: Window[] }} Entry the bind groups of a plan for given buffers
  * @typedef {{ pipeline: GPUComputePipeline | null, error: Error | null }} Pipeline both null while it is compiled
  * @typedef {{ name: string, module: GPUShaderModule, layout: GPUBindGroupLayout, bindings: number }} Kernel
@@ -22,6 +22,8 @@ export class Plans {
   compiling = 0;
   scratchBytes = 0;
   bindGroups = 0;
+  /** raised when bind groups that were handed out are no longer right */
+  generation = 0;
   /** @type {Map<string, Kernel>} */
   #kernels = new Map();
   /** @type {Map<string, GPUBindGroupLayout>} */
@@ -149,6 +151,7 @@ export class Plans {
     this.scratchBytes += grown.size - (old ? old.size : 0);
     if (!old) return;
     old.destroy();
+    this.generation += 1;
     for (const plan of this.#plans.values()) {
       if (plan.scratch > index) for (const entry of plan.groups.values()) forget(entry);
     }

@@ -51,6 +51,7 @@ export class Reads {
       this.faults.addWaiting(fail);
       start = () => {
         const { buffer, nbytes } = copyOut((size) => this.#take(size));
+        this.faults.uncover();
         this.#map(buffer).then(
           () => {
             const wanted = this.faults.removeWaiting(fail) && this.#tickets.has(ticket);
@@ -65,6 +66,7 @@ export class Reads {
         );
       };
     });
+    done.catch(() => {}); // whoever gave the read up does not wait for it: its failure is no "unhandled rejection"
     return { done, start };
   }
 

@@ -7,13 +7,14 @@ before `run` is called, so a backend does not check them again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Generator, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,20 @@ class Buf:
         return count
 
 
+class Reading(Generic[T]):
+    """Values on their way back: await it once, or `cancel` it. What is read was fixed when it was started."""
+
+    def __init__(self, finish: Callable[[], Awaitable[T]], cancel: Callable[[], None] = lambda: None) -> None:
+        self._finish, self._cancel = finish, cancel
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        return self._finish().__await__()
+
+    def cancel(self) -> None:
+        """Nobody wants the values any more; after they were awaited this does nothing."""
+        self._cancel()
+
+
 @runtime_checkable
 class Backend(Protocol):
     """See the module text. Methods raise `BackendError` (limits, failed kernels, out of memory)."""
@@ -50,7 +65,7 @@ class Backend(Protocol):
         ...
 
     def view(self, buf: Buf, offset: int, shape: Sequence[int]) -> Buf:
-        """A window of `buf` from element `offset` on (a multiple of `layout.ALIGN`); freed on its own, the memory stays with `buf`."""
+        """A window of `buf` from element `offset` on, a multiple of `layout.ALIGN`. The memory stays with `buf`."""
         ...
 
     def free(self, buf: Buf) -> None:
@@ -73,12 +88,25 @@ class Backend(Protocol):
         """Queue one operation of `ops.OPS`. `scalars` are shape-like: they may be compiled in and cached."""
         ...
 
+    def replay(self, key: Hashable, build: Callable[[], None]) -> None:
+        """Queue what `build()` queues.
+
+        The same key promises the same operations on the same buffers, so a device may record them the first time and
+        replay them from then on. `build` may zero, copy and run (and replay); it must not write, read, flush or free.
+        Freeing one of the buffers forgets what was recorded.
+        """
+        ...
+
     def flush(self) -> None:
         """Hand the queue to the device. Does not wait."""
         ...
 
     async def read(self, *bufs: Buf) -> list[Array]:
         """Flush, wait, and return fresh arrays."""
+        ...
+
+    def start_read(self, *bufs: Buf) -> Reading[list[Array]]:
+        """`read` in two parts: flush and take the copy now, wait where the result is awaited. More work may be queued."""
         ...
 
     def dispose(self) -> None:

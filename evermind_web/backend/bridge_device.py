@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from evermind_web import environment
 from evermind_web import errors as error_classes
-from evermind_web.backend.base import Array
+from evermind_web.backend.base import Array, Reading
 from evermind_web.backend.device import WANTED_LIMITS, Kernel, Records
 from evermind_web.errors import BackendError, EvermindError
 
@@ -26,6 +26,7 @@ class BridgeDevice:
 
     def __init__(self, bridge: Any) -> None:
         self._bridge = bridge
+        self._submit = bridge.submit  # looked up once
         self._proxies = environment.Proxies()
         self.adapter_name = str(bridge.adapterName)
         self.limits: Mapping[str, int] = {name: int(value) for name, value in json.loads(bridge.limitsText).items()}
@@ -54,6 +55,12 @@ class BridgeDevice:
         with self._crossing():
             self._bridge.definePlan(plan, text)
 
+    def define_program(self, program: int, records: Records[int]) -> None:
+        """See `Device.define_program`."""
+        address, words = records.buffer_info()
+        with self._crossing():
+            self._bridge.defineProgram(program, address, words)
+
     def create_buffer(self, buffer: int, nbytes: int) -> None:
         """See `Device.create_buffer`."""
         with self._crossing():
@@ -72,17 +79,27 @@ class BridgeDevice:
     def submit(self, records: Records[int], staging: NDArray[np.uint8]) -> None:
         """See `Device.submit`."""
         address, words = records.buffer_info()
-        with self._crossing():
-            self._bridge.submit(address, words, _address(staging), staging.nbytes)
+        self._crossings += 1
+        try:  # as `_crossing`, without the cost of a context: this is called for every step
+            self._submit(address, words, _address(staging), staging.nbytes)
+        except Exception as error:
+            ours = _as_ours(error)
+            if ours is error:
+                raise
+            raise ours from error
 
-    async def read(self, buffers: Sequence[int], sizes: Sequence[int]) -> list[NDArray[np.uint8]]:
+    def read(self, buffers: Sequence[int], sizes: Sequence[int]) -> Reading[list[NDArray[np.uint8]]]:
         """See `Device.read`."""
         self._ticket += 1
-        ticket = self._ticket
-        ids = array("i", buffers)
+        ticket, ids = self._ticket, array("i", buffers)
+        with self._crossing():
+            arrived = self._bridge.read(ticket, ids.buffer_info()[0], len(ids))
+        return Reading(lambda: self._collect(ticket, arrived, sizes), lambda: self._bridge.release(ticket))
+
+    async def _collect(self, ticket: int, arrived: Any, sizes: Sequence[int]) -> list[NDArray[np.uint8]]:
         try:
-            with self._crossing():
-                await self._bridge.read(ticket, ids.buffer_info()[0], len(ids))
+            with _translated():
+                await arrived
             # Memory is taken only now: a read that is given up must leave nothing that JavaScript would write to.
             everything = np.empty(sum(sizes), np.uint8)
             with self._crossing():
@@ -127,16 +144,22 @@ def _translated() -> Iterator[None]:
     """An error that JavaScript throws under the name of one of our classes is raised as that class."""
     try:
         yield
-    except EvermindError:
-        raise
     except Exception as error:
-        name = environment.js_error_name(error)
-        if not name:
+        ours = _as_ours(error)
+        if ours is error:
             raise
-        known = getattr(error_classes, name, None)
-        if isinstance(known, type) and issubclass(known, EvermindError):
-            raise known(environment.js_error_message(error)) from error
-        raise BackendError(f"{name}: {environment.js_error_message(error)}") from error
+        raise ours from error
+
+
+def _as_ours(error: Exception) -> Exception:
+    """`error` as the class that it names, if JavaScript threw it; else `error` itself."""
+    name = environment.js_error_name(error)
+    if isinstance(error, EvermindError) or not name:
+        return error
+    known = getattr(error_classes, name, None)
+    if isinstance(known, type) and issubclass(known, EvermindError):
+        return known(environment.js_error_message(error))
+    return BackendError(f"{name}: {environment.js_error_message(error)}")
 
 
 def _address(data: Array) -> int:

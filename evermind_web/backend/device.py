@@ -9,6 +9,8 @@ operation and no shape. All work reaches them as one flat list of int32 records 
     CLEAR, id                                  fill with zeros
     COPY, src, src_byte, dst, dst_byte, count  copy between two buffers
     DESTROY, id                                drop a buffer or view, once everything before has used it
+    REPLAY, program                            the records of a stored program
+    DROP, program                              forget a program; one whose buffer is dropped is forgotten by itself
 """
 
 from __future__ import annotations
@@ -23,14 +25,16 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from evermind_web.backend.base import Array
-from evermind_web.errors import BackendError
+from evermind_web.backend.base import Array, Reading
+from evermind_web.errors import BackendError, InvalidArgumentError
 
 RUN: Final = 1
 UPLOAD: Final = 2
 CLEAR: Final = 3
 COPY: Final = 4
 DESTROY: Final = 5
+REPLAY: Final = 6
+DROP: Final = 7
 
 # Limits that both devices ask of the adapter, in full. Kernels keep to WebGPU's guaranteed values; buffers need more.
 WANTED_LIMITS: Final = ("maxStorageBufferBindingSize", "maxBufferSize")
@@ -65,6 +69,10 @@ class Device(Protocol):
         """Make a plan known: the JSON of `kernels.Plan.to_json`. Its kernels are known."""
         ...
 
+    def define_program(self, program: int, records: Records[int]) -> None:
+        """Store RUN, CLEAR and COPY records for REPLAY. Their buffers exist; the device may decode them later, once."""
+        ...
+
     def create_buffer(self, buffer: int, nbytes: int) -> None:
         """A buffer of zeros; `nbytes` is a multiple of 4."""
         ...
@@ -81,7 +89,7 @@ class Device(Protocol):
         """Run the records in order. `records` and `staging` may be reused when this returns."""
         ...
 
-    async def read(self, buffers: Sequence[int], sizes: Sequence[int]) -> list[NDArray[np.uint8]]:
+    def read(self, buffers: Sequence[int], sizes: Sequence[int]) -> Reading[list[NDArray[np.uint8]]]:
         """Fresh bytes of each buffer after all that was submitted before; raises what went wrong until then."""
         ...
 
@@ -100,6 +108,26 @@ class Device(Protocol):
     def dispose(self) -> None:
         """Destroy the device and all buffers; a second call does nothing."""
         ...
+
+
+def buffers_of(records: Sequence[int]) -> set[int]:
+    """The ids of the buffers that the records of a program use. Raises InvalidArgumentError for what none may hold."""
+    used: set[int] = set()
+    at = 0
+    while at < len(records):
+        code = records[at]
+        if code == RUN:
+            used.update(records[at + 3 : at + 3 + records[at + 2]])
+            at += 3 + records[at + 2]
+        elif code == CLEAR:
+            used.add(records[at + 1])
+            at += 2
+        elif code == COPY:
+            used.update((records[at + 1], records[at + 3]))
+            at += 6
+        else:
+            raise InvalidArgumentError(f"a replayed program may only zero, copy and run, got record {code}")
+    return used
 
 
 _BINDING = re.compile(r"@group\(0\)\s*@binding\((\d+)\)\s*var<\s*(storage|uniform)\s*(?:,\s*(read|read_write)\s*)?>")

@@ -1,7 +1,7 @@
 """A WebGPU device in CPython, through wgpu-py: the same kernels, plans and records as in a browser.
 
 Optional: `pip install wgpu`. For training without a browser, and for tests: its compiler (naga) is Firefox's.
-Everything here is synchronous; `read` is `async` only because the protocol is.
+Everything here is synchronous; a `read` waits where it is started.
 """
 
 from __future__ import annotations
@@ -15,17 +15,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evermind_web.backend.base import Array
+from evermind_web.backend.base import Array, Reading
 from evermind_web.backend.device import (
     CLEAR,
     COPY,
     DESTROY,
     DISPATCHES_PER_SUBMIT,
+    DROP,
+    REPLAY,
     RUN,
     UPLOAD,
     WANTED_LIMITS,
     Kernel,
     Records,
+    buffers_of,
 )
 from evermind_web.errors import BackendError, DeviceLostError, WebGPUUnavailableError
 
@@ -44,6 +47,7 @@ class _Window:
     nbytes: int
     owns: bool
     groups: set[tuple[int, tuple[int, ...]]] = field(default_factory=set)  # bind groups that refer to it
+    programs: set[int] = field(default_factory=set)  # stored programs that use it
 
 
 @dataclass
@@ -91,6 +95,7 @@ class NativeDevice:
         self._layouts: dict[tuple[str, ...], Any] = {}
         self._pipelines: dict[tuple[str, tuple[tuple[str, float], ...]], Any] = {}
         self._plans: dict[int, _Plan] = {}
+        self._programs: dict[int, list[int]] = {}
         self._windows: dict[int, _Window] = {}
         self._scratch: list[Any] = []
         self._upload: Any = None
@@ -127,6 +132,12 @@ class NativeDevice:
             uniforms = self._device.create_buffer(label="uniforms", size=len(words), usage=_UNIFORM)
             self._queue.write_buffer(uniforms, 0, words)
         self._plans[plan] = _Plan(steps, uniforms, len(spec["scratch"]))
+
+    def define_program(self, program: int, records: Records[int]) -> None:
+        self._begin()
+        self._programs[program] = records.tolist()
+        for buffer in buffers_of(records):
+            self._window(buffer).programs.add(program)
 
     def _pipeline(self, name: str, constants: dict[str, float]) -> tuple[Any, Any]:
         bindings = self._kernels[name].bindings
@@ -196,6 +207,8 @@ class NativeDevice:
             for other in key:
                 if other in self._windows:
                     self._windows[other].groups.discard((plan, key))
+        for program in window.programs:
+            self._programs.pop(program, None)
         if window.owns:
             window.buffer.destroy()
 
@@ -205,8 +218,14 @@ class NativeDevice:
         self._begin()
         if staging.size:
             self._stage(staging)
-        work = _Encoder(self)
-        at, words, doomed = 0, records.tolist(), []
+        work, doomed = _Encoder(self), list[int]()
+        self._encode(records.tolist(), work, doomed)
+        work.submit()
+        for buffer in doomed:
+            self._destroy(buffer)
+
+    def _encode(self, words: list[int], work: _Encoder, doomed: list[int]) -> None:
+        at = 0
         while at < len(words):
             code = words[at]
             if code == RUN:
@@ -227,11 +246,17 @@ class NativeDevice:
             elif code == DESTROY:
                 doomed.append(words[at + 1])
                 at += 2
+            elif code == REPLAY:
+                program = self._programs.get(words[at + 1])
+                if program is None:
+                    raise BackendError(f"program {words[at + 1]} was dropped or never made")
+                self._encode(program, work, doomed)
+                at += 2
+            elif code == DROP:
+                self._programs.pop(words[at + 1], None)
+                at += 2
             else:
                 raise BackendError(f"record {code} at word {at} is unknown")
-        work.submit()
-        for buffer in doomed:
-            self._destroy(buffer)
 
     def _stage(self, staging: NDArray[np.uint8]) -> None:
         if self._upload is None or self._upload.size < staging.size:
@@ -268,7 +293,7 @@ class NativeDevice:
         with self._named(f"kernel {step.kernel}"):
             return self._device.create_bind_group(label=step.kernel, layout=step.layout, entries=entries)
 
-    async def read(self, buffers: Sequence[int], sizes: Sequence[int]) -> list[NDArray[np.uint8]]:
+    def read(self, buffers: Sequence[int], sizes: Sequence[int]) -> Reading[list[NDArray[np.uint8]]]:
         self._begin()
         out = []
         for buffer, nbytes in zip(buffers, sizes, strict=True):
@@ -276,7 +301,11 @@ class NativeDevice:
             with self._named("read"):
                 data = self._queue.read_buffer(window.buffer, window.offset, nbytes)
             out.append(np.frombuffer(data, np.uint8).copy())
-        return out
+
+        async def finish() -> list[NDArray[np.uint8]]:
+            return out
+
+        return Reading(finish)
 
     # ---- life ---------------------------------------------------------------------------------------------------
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from evermind_web.backend.base import Array, Buf
+from evermind_web.backend.base import Array, Buf, Reading
 from evermind_web.backend.reference import REFERENCE
 from evermind_web.errors import BackendError
 
@@ -76,9 +76,22 @@ class NumpyBackend:
     def flush(self) -> None:
         """Nothing is ever pending."""
 
+    def replay(self, key: Hashable, build: Callable[[], None]) -> None:
+        """See `Backend.replay`."""
+        build()
+
     async def read(self, *bufs: Buf) -> list[Array]:
         """See `Backend.read`."""
         return [self.array(b).copy() for b in bufs]
+
+    def start_read(self, *bufs: Buf) -> Reading[list[Array]]:
+        """See `Backend.start_read`."""
+        arrays = [self.array(b).copy() for b in bufs]
+
+        async def finish() -> list[Array]:
+            return arrays
+
+        return Reading(finish)
 
     def dispose(self) -> None:
         """See `Backend.dispose`."""

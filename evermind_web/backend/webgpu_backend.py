@@ -8,19 +8,38 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evermind_web.backend.base import Array, Buf
-from evermind_web.backend.device import CLEAR, COPY, DESTROY, RUN, UPLOAD, Device, load_kernel
+from evermind_web.backend.base import Array, Buf, Reading
+from evermind_web.backend.device import (
+    CLEAR,
+    COPY,
+    DESTROY,
+    DROP,
+    REPLAY,
+    RUN,
+    UPLOAD,
+    Device,
+    buffers_of,
+    load_kernel,
+)
 from evermind_web.backend.kernels import Shapes, plan_for, tiles
 from evermind_web.errors import BackendError, DeviceLostError, InvalidArgumentError
 from evermind_web.layout import ALIGN
 
 _STAGED = 64 * 1024  # larger uploads go straight to the device, after a flush
+_MAX_PROGRAMS = 64  # recorded programs that are kept; the least recently used goes first
 _DTYPES = {"float32": np.dtype("<f4"), "int32": np.dtype("<i4")}
+
+
+@dataclass(frozen=True, slots=True)
+class _Program:
+    number: int
+    buffers: set[int]
 
 
 class WebGPUBackend:
@@ -42,6 +61,10 @@ class WebGPUBackend:
         self._roots: dict[int, int] = {}  # id -> the buffer that owns its memory
         self._plans: dict[tuple[str, Shapes, tuple[int, ...]], int] = {}
         self._kernels: set[str] = set()
+        self._programs: dict[Hashable, _Program] = {}  # the least recently used first
+        self._programs_of: dict[int, set[Hashable]] = {}  # buffer id -> keys of the programs that use it
+        self._programs_made = 0
+        self._recording = False
         self._disposed = False
 
     # ---- buffers ------------------------------------------------------------------------------------------------
@@ -76,8 +99,11 @@ class WebGPUBackend:
     def free(self, buf: Buf) -> None:
         if self._disposed or self.device.lost:
             return
+        self._check_not_recording("free")
         self._root(buf)
         del self._roots[buf.id]
+        for key in self._programs_of.pop(buf.id, ()):
+            self._forget(key)
         self._records.extend((DESTROY, buf.id))
 
     def _new_id(self) -> int:
@@ -95,6 +121,7 @@ class WebGPUBackend:
     def write(self, buf: Buf, array: Array) -> None:
         self._check_alive()
         self._root(buf)
+        self._check_not_recording("write")
         data = _as_dtype(array, buf)
         if data.nbytes > _STAGED:
             # Straight to the buffer; but a queue write overtakes what is not submitted yet.
@@ -160,8 +187,45 @@ class WebGPUBackend:
         self.device.define_plan(number, plan.to_json())
         return number
 
+    def replay(self, key: Hashable, build: Callable[[], None]) -> None:
+        self._check_alive()
+        if self._recording or self._sync:
+            build()
+            return
+        program = self._programs.pop(key, None) or self._record(key, build)
+        self._programs[key] = program
+        self._records.extend((REPLAY, program.number))
+
+    def _record(self, key: Hashable, build: Callable[[], None]) -> _Program:
+        before, self._records, self._recording = self._records, array("i"), True
+        try:
+            build()
+            records = self._records
+        finally:
+            self._records, self._recording = before, False
+        program = _Program(self._programs_made + 1, buffers_of(records))
+        self._programs_made += 1
+        self.device.define_program(program.number, records)
+        for buffer in program.buffers:
+            self._programs_of.setdefault(buffer, set()).add(key)
+        if len(self._programs) >= _MAX_PROGRAMS:
+            oldest = next(iter(self._programs))
+            self._records.extend((DROP, self._programs[oldest].number))
+            self._forget(oldest)
+        return program
+
+    def _forget(self, key: Hashable) -> None:
+        for buffer in self._programs.pop(key).buffers:
+            if keys := self._programs_of.get(buffer):
+                keys.discard(key)
+
+    def _check_not_recording(self, what: str) -> None:
+        if self._recording:
+            raise InvalidArgumentError(f"{what}: a replayed program may only zero, copy and run")
+
     def flush(self) -> None:
         self._check_alive()
+        self._check_not_recording("flush")
         if not self._records:
             return
         records, self._records = self._records, array("i")
@@ -177,11 +241,18 @@ class WebGPUBackend:
             raise BackendError(f"{op}: {error}") from error
 
     async def read(self, *bufs: Buf) -> list[Array]:
+        return await self.start_read(*bufs)
+
+    def start_read(self, *bufs: Buf) -> Reading[list[Array]]:
         self._check_alive()
         for buf in bufs:
             self._root(buf)
         self.flush()
-        data = await self.device.read([buf.id for buf in bufs], [max(4, 4 * buf.size) for buf in bufs])
+        raw = self.device.read([buf.id for buf in bufs], [max(4, 4 * buf.size) for buf in bufs])
+        return Reading(lambda: self._arrays(raw, bufs), raw.cancel)
+
+    async def _arrays(self, raw: Reading[list[NDArray[np.uint8]]], bufs: Sequence[Buf]) -> list[Array]:
+        data = await raw
         return [
             raw[: 4 * buf.size].view(_DTYPES[buf.dtype]).reshape(buf.shape) for raw, buf in zip(data, bufs, strict=True)
         ]
@@ -218,6 +289,8 @@ class WebGPUBackend:
 def _as_dtype(array: Array, buf: Buf) -> Array:
     """`array` as contiguous little-endian values of `buf`'s dtype; integers are cast only where they fit."""
     values = np.asarray(array)
+    if values.dtype == _DTYPES[buf.dtype] and values.flags.c_contiguous and values.size == buf.size:
+        return values
     if values.size != buf.size:
         raise InvalidArgumentError(f"cannot write shape {values.shape} to a buffer of shape {buf.shape}")
     if buf.dtype == "int32":
