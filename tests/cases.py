@@ -194,7 +194,7 @@ class OpCase:
                 drawn[arg.name] = np.full(shape, GARBAGE, np.int32 if arg.dtype == "int32" else np.float32)
             else:
                 drawn[arg.name] = _draw(arg.name, arg.dtype, shape, letters, rng)
-        if self.op == "moe_bwd":
+        if self.op in ("moe_bwd", "moe_bwd_inputs"):
             self._route(drawn)
         for edit in self.edits:
             edit(drawn)
@@ -208,7 +208,9 @@ class OpCase:
             shape = tuple(ops.extent_of(dim, sizes) for dim in arg.dims)
             outs[arg.name] = np.zeros(shape, np.int32 if arg.dtype == "int32" else np.float32)
         scalars = (sizes["H"], sizes["E"], sizes["k"])
-        REFERENCE["moe_fwd"](np.zeros_like(drawn["m"]), drawn["m"], drawn["W"], *outs.values(), *scalars)
+        REFERENCE["moe_fwd"](
+            np.zeros_like(drawn["m"]), drawn["m"], drawn["W"], np.zeros(64, np.int32), *outs.values(), *scalars
+        )
         drawn.update({name: array for name, array in outs.items() if name in drawn})
 
 
@@ -313,8 +315,21 @@ def _finite_halves(drawn: Operands) -> None:
     drawn["codes"] &= np.int32(0x3BFF3BFF)  # two codes a word, exponents below infinity
 
 
+def _small_halves(drawn: Operands) -> None:
+    drawn["codes"] &= np.int32(0x33FF33FF)  # values below 1/2, of both signs
+    drawn["codes"] ^= np.int32(0x00008000)
+
+
+def _small_scales(drawn: Operands) -> None:
+    drawn["scales"] = (0.002 * np.abs(drawn["scales"]) + 0.0005).astype(np.float32)
+
+
 def _zero_router(drawn: Operands) -> None:
     drawn["W"][: drawn["probs"].shape[1] * drawn["m"].shape[1]] = 0
+
+
+def _router_noise(drawn: Operands) -> None:
+    drawn["noise"][ops.NOISE["amplitude"]] = np.float32(0.75).view(np.int32)
 
 
 def _sized(names: Sequence[str], letters: str, *sizes: tuple[int, ...]) -> list[OpCase]:
@@ -343,6 +358,10 @@ _P = {"P": 192, "half": 0}
 _HALF = {"P": 192, "half": 1}
 _SMALL_HEAD = {"N": 17, "V": 37, "D": 12}
 
+_N_V_D_R = [(1, 37, 5, 1), (17, 37, 20, 3), (40, 301, 64, 8), (130, 301, 20, 20)]
+_LORA_HEAD = {"N": 17, "V": 37, "D": 12, "R": 3}
+_PACKED = ("packed_embed_fwd", "packed_head_logits", "packed_head_xent_fwd", "packed_head_xent_bwd")
+
 OP_CASES: tuple[OpCase, ...] = (
     *_sized(["embed_fwd", "embed_bwd"], "N V D", *_N_V_D),
     _case("embed_bwd", {"N": 97, "V": 37, "D": 12}, "one-token", _set("tokens", 36)),
@@ -355,6 +374,7 @@ OP_CASES: tuple[OpCase, ...] = (
     *_sized(["conv_step"], "B D K", (1, 5, 1), (1, 12, 2), (3, 20, 3), (2, 64, 5)),
     *_sized(["moe_fwd", "moe_bwd"], "N D H E k", *_MOE_SIZES),
     _case("moe_fwd", {"N": 65, "D": 12, "H": 20, "E": 4, "k": 2}, "tr11-ties", _zero_router),
+    _case("moe_fwd", {"N": 33, "D": 12, "H": 20, "E": 7, "k": 3}, "router-noise", _router_noise),
     *_sized(["balance_bwd"], "N D H E k", *_MOE_SIZES),
     *_sized(["dropout"], "N D", (1, 5), (17, 12), (97, 20), (130, 64)),
     _case("dropout", {"N": 3, "D": 5}, "nothing", _set("noise", 0, ops.NOISE["threshold"])),
@@ -363,6 +383,25 @@ OP_CASES: tuple[OpCase, ...] = (
     _case("head_xent_bwd", _SMALL_HEAD, "loss-scale", _set("hyper", hyper(grad_scale=1024.0))),
     _case("head_xent_bwd", _SMALL_HEAD, "gp9-large-logits", _set("x", 500.0, 1)),
     *_sized(["lora_fwd", "lora_bwd"], "V R D", (37, 1, 5), (37, 5, 12), (301, 8, 64), (37, 12, 12)),
+    *_sized(["rmsnorm_bwd_inputs"], "N D", (17, 12), (40, 20)),
+    *_sized(["conv_bwd_inputs"], "N D K", (1, 5, 3), (40, 20, 1), (97, 12, 2)),
+    *_sized(["moe_bwd_inputs"], "N D H E k", *_MOE_SIZES),
+    *_sized(["lora_down", "lora_up", "lora_outer"], "N R D", (1, 1, 5), (17, 5, 12), (97, 8, 64), (301, 12, 20)),
+    *_sized(["lora_dropout"], "R D", (1, 5), (8, 301)),
+    _case("lora_down", {"N": 17, "R": 5, "D": 12}, "no-dropout", _set("noise", 0)),
+    _case("lora_outer", {"N": 17, "R": 5, "D": 12}, "no-dropout", _set("noise", 0)),
+    *_sized(["lora_head_logits", "lora_head_xent_fwd", "lora_head_xent_bwd"], "N V D R", *_N_V_D_R),
+    _case("lora_head_xent_bwd", _LORA_HEAD, "nothing-scored", _set("targets", ops.IGNORE)),
+    _case("lora_head_xent_bwd", _LORA_HEAD, "loss-scale", _set("hyper", hyper(grad_scale=1024.0))),
+    *[
+        _case(op, {"N": n, "V": v, "D": d, "R": r, "C": -(-v * d // 4), "Q": q, "bits": 8}, "int8", _small_scales)
+        for op in _PACKED
+        for n, v, d, r, q in ((17, 37, 5, 3, 1), (40, 301, 12, 8, 301), (130, 301, 64, 8, 301))
+    ],
+    *[
+        _case(op, {"N": 40, "V": 301, "D": 12, "R": 8, "C": 301 * 6, "Q": 1, "bits": 16}, "fp16", _small_halves)
+        for op in _PACKED
+    ],
     *_sized(["limbic_fwd", "limbic_bwd"], "N I H A", (1, 5, 3, 2), (17, 32, 16, 8), (97, 12, 20, 8)),
     *_sized(["dequant"], "P Q bits", (192, 3, 8), (20032, 1, 8)),
     _case("dequant", {"P": 192, "Q": 1, "bits": 16}, "finite", _finite_halves),

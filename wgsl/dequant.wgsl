@@ -1,5 +1,6 @@
 // dequant: values from packed fp16 or int8; reference: backend/reference/lora.py; test: tests/ops/test_lora.py
-// One invocation per value. fp16 is unpacked in bits: the built-in may flush small values to zero.
+// One invocation per value.
+//#include half_to_float
 
 struct Shape { count: u32, bits: u32, block: u32 }  // values per scale
 
@@ -9,14 +10,6 @@ struct Shape { count: u32, bits: u32, block: u32 }  // values per scale
 @group(0) @binding(3) var<uniform> shape: Shape;
 
 const WG = 256u;
-
-fn half_to_float(half: u32) -> u32 {
-    let sign = (half & 0x8000u) << 16u;
-    let size = half & 0x7fffu;
-    if (size >= 0x7c00u) { return sign | 0x7f800000u | ((size & 0x3ffu) << 13u); }
-    if (size >= 0x400u) { return sign | ((size << 13u) + (112u << 23u)); }
-    return sign | bitcast<u32>(f32(size) / 16777216.0);
-}
 
 @compute @workgroup_size(WG)
 fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {

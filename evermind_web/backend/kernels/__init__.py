@@ -30,7 +30,12 @@ FAMILIES: Final = {
     "conv": ("conv_fwd", "conv_bwd", "conv_step"),
     "moe": ("moe_fwd", "moe_bwd"),
     "head": ("head_logits", "head_xent_fwd", "head_xent_bwd"),
-    "lora": ("lora_fwd", "lora_bwd"),
+    "lora": (
+        *("lora_fwd", "lora_bwd", "lora_down", "lora_up", "lora_outer", "lora_dropout"),
+        *("lora_head_logits", "lora_head_xent_fwd", "lora_head_xent_bwd"),
+        *("packed_embed_fwd", "packed_head_logits", "packed_head_xent_fwd", "packed_head_xent_bwd"),
+        *("rmsnorm_bwd_inputs", "conv_bwd_inputs", "moe_bwd_inputs"),
+    ),
     "dequant": ("dequant",),
     "optim": ("grad_stats", "adamw"),
     "sample": ("sample",),
