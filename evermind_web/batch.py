@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,11 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evermind_web.errors import InvalidArgumentError
+from evermind_web.layout import padded
 from evermind_web.ops import IGNORE
 
 I32 = NDArray[np.int32]
 Tokens = Sequence[int] | NDArray[Any]
 MAX_ROWS = 4096  # rows run at once, unless a single sequence is longer: bounds the memory of a window
+KEPT_ROWS = 1 << 21  # rows whose batches are kept for the next epoch: 16 bytes each
 
 
 @dataclass(frozen=True)
@@ -40,13 +42,29 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """N rows: token ids, places within their sequences, targets (IGNORE: not scored), weights of their losses."""
+    """N rows. `ids` (3, padded N) int32 is what is uploaded: token ids, places within their sequences, targets.
 
-    tokens: I32
-    pos: I32
-    targets: I32
+    Targets of IGNORE are not scored. `weights` (N) are the rows' shares of the loss, `rows` their number before padding.
+    """
+
+    ids: I32
     weights: NDArray[np.float32]
-    rows: int  # before padding
+    rows: int
+
+    @property
+    def tokens(self) -> I32:
+        """Token ids (N)."""
+        return self.ids[0, : len(self.weights)]
+
+    @property
+    def pos(self) -> I32:
+        """Places within their sequences (N)."""
+        return self.ids[1, : len(self.weights)]
+
+    @property
+    def targets(self) -> I32:
+        """Targets (N)."""
+        return self.ids[2, : len(self.weights)]
 
 
 def check_tokens(tokens: Tokens, vocab_size: int) -> I32:
@@ -91,18 +109,18 @@ def make_batch(items: Sequence[Item], weights: Sequence[float], multiple: int = 
 
     Padded to a multiple of `multiple` rows with rows that count nothing.
     """
-    rows = sum(len(item.tokens) for item in items)
+    lengths = [len(item.tokens) for item in items]
+    rows = sum(lengths)
     size = max(-(-rows // multiple) * multiple, 1)
-    tokens, pos = np.zeros(size, np.int32), np.zeros(size, np.int32)
-    targets, scale = np.full(size, IGNORE, np.int32), np.zeros(size, np.float32)
-    at = 0
-    for item, weight in zip(items, weights, strict=True):
-        end = at + len(item.tokens)
-        tokens[at:end], targets[at:end] = item.tokens, item.targets
-        pos[at:end] = np.arange(len(item.tokens), dtype=np.int32)
-        scale[at:end] = weight
-        at = end
-    return Batch(tokens, pos, targets, scale, rows)
+    ids, scale = np.zeros((3, padded(size)), np.int32), np.zeros(size, np.float32)
+    ids[2] = IGNORE
+    if rows:
+        np.concatenate([item.tokens for item in items], out=ids[0, :rows])
+        np.concatenate([item.targets for item in items], out=ids[2, :rows])
+        ends = np.cumsum(lengths)
+        ids[1, :rows] = np.arange(rows) - np.repeat(ends - lengths, lengths)
+        scale[:rows] = np.repeat(np.asarray(weights, np.float32), lengths)
+    return Batch(ids, scale, rows)
 
 
 def item_batches(items: Sequence[Item], weights: Sequence[float], multiple: int = 1) -> list[Batch]:
@@ -116,6 +134,41 @@ def item_batches(items: Sequence[Item], weights: Sequence[float], multiple: int 
         groups[-1].append(i)
         rows += len(item.tokens)
     return [make_batch([items[i] for i in g], [weights[i] for i in g], multiple) for g in groups]
+
+
+class Window(Sequence[Item]):
+    """The items of one optimizer step. It comes again in every epoch, so what is made of it is kept, within bounds."""
+
+    def __init__(self, items: Sequence[Item], keep: bool = True) -> None:
+        self.items = tuple(items)
+        self.scored = sum(item.scored for item in items)
+        self._keep = keep
+        self._batches: list[Batch] | None = None
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.items[index]
+
+    def batches(self, weights: Callable[[Sequence[Item]], Sequence[float]], multiple: int) -> list[Batch]:
+        """`item_batches` of the items with the loss weights that `weights` gives; always call it with the same."""
+        batches = self._batches
+        if batches is None:
+            batches = item_batches(self.items, weights(self.items), multiple)
+            if self._keep:
+                self._batches = batches
+        return batches
+
+
+def cut_windows(items: Sequence[Item], size: int) -> list[Window]:
+    """Windows of `size` items in order, the last one perhaps shorter."""
+    windows, rows = list[Window](), 0
+    for i in range(0, len(items), size):
+        chosen = items[i : i + size]
+        rows += sum(len(item.tokens) for item in chosen)
+        windows.append(Window(chosen, keep=rows <= KEPT_ROWS))
+    return windows
 
 
 def sequence_weights(items: Sequence[Item]) -> list[float]:

@@ -92,7 +92,7 @@ class Backend(Protocol):
         """Queue what `build()` queues.
 
         The same key promises the same operations on the same buffers, so a device may record them the first time and
-        replay them from then on. `build` may zero, copy and run (and replay); it must not write, read, flush or free.
+        replay them from then on. `build` may zero, copy, run, replay, alloc and free; it must not write, read or flush.
         Freeing one of the buffers forgets what was recorded.
         """
         ...
@@ -106,7 +106,7 @@ class Backend(Protocol):
         ...
 
     def start_read(self, *bufs: Buf) -> Reading[list[Array]]:
-        """`read` in two parts: flush and take the copy now, wait where the result is awaited. More work may be queued."""
+        """`read` in two parts: flush and copy now, wait where the result is awaited. More work may be queued between."""
         ...
 
     def dispose(self) -> None:

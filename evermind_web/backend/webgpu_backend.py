@@ -65,6 +65,7 @@ class WebGPUBackend:
         self._programs_of: dict[int, set[Hashable]] = {}  # buffer id -> keys of the programs that use it
         self._programs_made = 0
         self._recording = False
+        self._freed_in_recording: list[Buf] = []
         self._disposed = False
 
     # ---- buffers ------------------------------------------------------------------------------------------------
@@ -99,8 +100,10 @@ class WebGPUBackend:
     def free(self, buf: Buf) -> None:
         if self._disposed or self.device.lost:
             return
-        self._check_not_recording("free")
         self._root(buf)
+        if self._recording:  # what is being recorded may use it, once
+            self._freed_in_recording.append(buf)
+            return
         del self._roots[buf.id]
         for key in self._programs_of.pop(buf.id, ()):
             self._forget(key)
@@ -195,6 +198,8 @@ class WebGPUBackend:
         program = self._programs.pop(key, None) or self._record(key, build)
         self._programs[key] = program
         self._records.extend((REPLAY, program.number))
+        while self._freed_in_recording:
+            self.free(self._freed_in_recording.pop())
 
     def _record(self, key: Hashable, build: Callable[[], None]) -> _Program:
         before, self._records, self._recording = self._records, array("i"), True
