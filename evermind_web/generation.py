@@ -125,7 +125,7 @@ class Decoder:
         self.token, self.cursor = self._new((B,), "int32"), self._new((B,), "int32")
         self.draws, self.out = self._new((B, steps), "int32"), self._new((B, 2, steps), "int32")
         self.sampling, self.bias = self._new((ops.SAMPLING_SIZE,)), self._new((V,))
-        self.counts = self._new((B, V), "int32")
+        self.counts, self.no_noise = self._new((B, V), "int32"), self._new((ops.NOISE_SIZE,), "int32")
 
     def _new(self, shape: tuple[int, ...], dtype: str = "float32") -> Buf:
         self._bufs.append(self.backend.alloc(shape, dtype))
@@ -170,7 +170,7 @@ class Decoder:
             ops.conv_step(backend, (self.x, self.n, w.conv), (self.a, state))
             ops.rmsnorm_fwd(backend, (self.a, w.norm_moe), (self.m, self.rstd))
             sizes = {"H": arch.hidden_dim, "E": arch.num_experts, "k": arch.top_k}
-            ops.moe_fwd(backend, (self.a, self.m, w.moe), (self.x, *self.routing), **sizes)
+            ops.moe_fwd(backend, (self.a, self.m, w.moe, self.no_noise), (self.x, *self.routing), **sizes)
 
     def choose(self) -> None:
         """Queue sampling from x's logits: x → token, and its place in `out`."""

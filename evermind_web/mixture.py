@@ -109,11 +109,12 @@ class SharedExpertMoE(FlatModel):
             ((N, D), "float32"), ((N, k), "int32"), ((N, k), "float32"), ((N, E), "float32"), ((N * k,), "int32"),
             ((N * k,), "int32"), ((E + 1,), "int32"), ((N * (k + 1), H), "float32"),
         ]  # fmt: skip
-        bufs = [self.backend.alloc((N, D)) for _ in range(2)] + [self.backend.alloc(*shape) for shape in shapes]
+        bufs = [self.backend.alloc((N, D)) for _ in range(2)] + [self.backend.alloc((ops.NOISE_SIZE,), "int32")]
+        bufs += [self.backend.alloc(*shape) for shape in shapes]
         try:
-            self.backend.write(bufs[1], x)  # the residual input, bufs[0], is zero
-            ops.moe_fwd(self.backend, (bufs[0], bufs[1], self.flat), bufs[2:], **self._scalars())
-            out, *saved = await self.backend.read(*bufs[2:])
+            self.backend.write(bufs[1], x)  # the residual input and the noise are zero
+            ops.moe_fwd(self.backend, (bufs[0], bufs[1], self.flat, bufs[2]), bufs[3:], **self._scalars())
+            out, *saved = await self.backend.read(*bufs[3:])
         finally:
             for buf in bufs:
                 self.backend.free(buf)

@@ -159,6 +159,7 @@ class Tape:
         self._bufs: list[Buf] = []
         self.tokens, self.pos, self.targets = (self._new((rows,), "int32") for _ in range(3))
         self.weights, self.balance = self._new((rows,)), self._new((rows,))
+        self._no_noise = self._new((ALIGN,), "int32")
         self._noise: list[Buf] = []
         self.noise: Noise | None = None
         self.x = [self._new((rows, arch.d_model)) for _ in range(arch.num_layers + 1)]
@@ -212,6 +213,11 @@ class Tape:
         if self.noise is not None and self.noise.dropout:
             ops.dropout(self.backend, (self._noise[1 + 2 * layer + branch],), (x,))
 
+    def router_noise(self, layer: int) -> Buf:
+        """The `noise` row of a layer's router; zeros outside training."""
+        on = self.noise is not None and self.noise.router_noise > 0
+        return self._noise[2 + 2 * layer] if on else self._no_noise
+
     def free(self) -> None:
         """Give all buffers back."""
         for buf in (*self._noise[1:], *self._bufs):
@@ -229,7 +235,8 @@ def layer_forward(tape: Tape, weights: Views, index: int) -> None:
     ops.rmsnorm_fwd(backend, (t.a, w.norm_moe), (t.m, t.rstd_moe))
     tape.drop(index, 1, t.m)
     saved = (t.experts, t.gates, t.probs, t.order, t.inverse, t.starts, t.hidden)
-    ops.moe_fwd(backend, (t.a, t.m, w.moe), (out, *saved), H=arch.hidden_dim, E=arch.num_experts, k=arch.top_k)
+    inputs = (t.a, t.m, w.moe, tape.router_noise(index))
+    ops.moe_fwd(backend, inputs, (out, *saved), H=arch.hidden_dim, E=arch.num_experts, k=arch.top_k)
 
 
 def forward(tape: Tape, weights: Views) -> Buf:

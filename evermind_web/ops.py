@@ -188,10 +188,11 @@ conv_step = _op(
     "(for K = 1 the one row is not used)",
 )  # fmt: skip
 moe_fwd = _op(
-    "moe_fwd", "a (N, D), m (N, D), W (M)",
+    "moe_fwd", "a (N, D), m (N, D), W (M), noise:i (64)",
     "out (N, D) =, experts:i (N, k) =, gates (N, k) =, probs (N, E) =, "
     "order:i (N*k) =, inverse:i (N*k) =, starts:i (E+1) =, hidden (N*(k+1), H) =",
-    "router logits wr m; experts = the k largest, largest first, equal ones lowest index first; "
+    "router logits wr m, plus amplitude*u while training (u uniform in [-1, 1), drawn as in reference/noise.py); "
+    "experts = the k largest, largest first, equal ones lowest index first; "
     "gates = softmax over those; probs = softmax over all; out = a + shared(m) + sum gate*expert(m). "
     "order = slots n*k+i sorted by expert, stable; inverse[slot] = its place in order; starts[e] = first place of e; "
     "hidden = relu(w1 m + b1): rows 0..N-1 of the shared expert, then one row per place of order",

@@ -1,13 +1,15 @@
 // moe_fwd: router logits, the k best experts, gates and probs; reference: backend/reference/moe.py; test: tests/ops/test_moe.py
 // WG / LANES rows per workgroup. Every logit is summed in the same order, so equal router rows give equal logits.
 //#include moe_params
+//#include noise
 
 @group(0) @binding(0) var<storage, read> m: array<f32>;              // (N, D)
 @group(0) @binding(1) var<storage, read> weights: array<f32>;        // (M)
-@group(0) @binding(2) var<storage, read_write> experts: array<i32>;  // (N, k) =
-@group(0) @binding(3) var<storage, read_write> gates: array<f32>;    // (N, k) =
-@group(0) @binding(4) var<storage, read_write> probs: array<f32>;    // (N, E) =, holds the logits first
-@group(0) @binding(5) var<uniform> moe: Moe;
+@group(0) @binding(2) var<storage, read> noise: array<u32>;          // (64)
+@group(0) @binding(3) var<storage, read_write> experts: array<i32>;  // (N, k) =
+@group(0) @binding(4) var<storage, read_write> gates: array<f32>;    // (N, k) =
+@group(0) @binding(5) var<storage, read_write> probs: array<f32>;    // (N, E) =, holds the logits first
+@group(0) @binding(6) var<uniform> moe: Moe;
 
 override LANES: u32 = 32u; // threads that share a row; 1 needs no barriers: for a CPU that plays GPU
 const WG = 64u;
@@ -69,6 +71,14 @@ fn shares_of_logits(row: u32, first: u32, lane: u32) -> array<f32, AT_ONCE> {
     return sums;
 }
 
+// What training adds to the logit at `place` of (N, E): amplitude * u, u uniform in [-1, 1).
+fn jitter(place: u32) -> f32 {
+    let amplitude = bitcast<f32>(noise[4]);
+    if (amplitude == 0.0) { return 0.0; }
+    let bits = mix_bits(noise_key(noise[0], noise[1], noise[2]) ^ (0x80000000u + place));
+    return amplitude * (f32(bits) / 2147483648.0 - 1.0);
+}
+
 @compute @workgroup_size(WG)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
         @builtin(local_invocation_index) thread: u32) {
@@ -79,7 +89,10 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
         if (row < moe.n) {
             for (var first = 0u; first < moe.e; first += AT_ONCE) {
                 var logits = shares_of_logits(row, first, 0u);
-                for (var e = 0u; e < min(AT_ONCE, moe.e - first); e++) { probs[row * moe.e + first + e] = logits[e]; }
+                for (var e = 0u; e < min(AT_ONCE, moe.e - first); e++) {
+                    let place = row * moe.e + first + e;
+                    probs[place] = logits[e] + jitter(place);
+                }
             }
             choose(row);
         }
@@ -97,7 +110,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
         if (thread < rows * AT_ONCE && e < count && row < moe.n) {
             var sum = 0.0;
             for (var i = 0u; i < LANES; i++) { sum += partial[thread * LANES + i]; }
-            probs[row * moe.e + first + e] = sum;
+            let place = row * moe.e + first + e;
+            probs[place] = sum + jitter(place);
         }
         workgroupBarrier();
     }

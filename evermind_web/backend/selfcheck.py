@@ -59,7 +59,7 @@ async def _step(b: Backend) -> dict[str, Array]:
     ops.rmsnorm_fwd(b, (x, gain), (n, rstd_n))
     ops.conv_fwd(b, (x, n, taps, pos), (a,))
     ops.rmsnorm_fwd(b, (a, gain), (m, rstd_m))
-    ops.moe_fwd(b, (a, m, W), (out, experts, gates, probs, order, inverse, starts, hidden), H=H, E=E, k=k)
+    ops.moe_fwd(b, (a, m, W, new(ops.NOISE_SIZE, dtype="int32")), (out, experts, gates, probs, order, inverse, starts, hidden), H=H, E=E, k=k)
     betas = {"beta1": 0.9, "one_minus_beta1": 0.1, "beta2": 0.99, "one_minus_beta2": 0.01}
     corrections = {"bias_correction1": 0.1, "bias_correction2": 0.01}
     hyper = put(ops.hyper_vector({"lr": 0.1, "eps": 1e-4, **betas, **corrections}))

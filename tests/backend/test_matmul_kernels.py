@@ -96,7 +96,7 @@ class Moe:
         shapes = [(n, self.d), (n, k), (n, k), (n, self.e), (n * k,), (n * k,), (self.e + 1,), (n * (k + 1), self.h)]
         dtypes = [np.float32, np.int32, np.float32, np.float32, np.int32, np.int32, np.int32, np.float32]
         outs = [np.full(shape, 77, dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
-        return run(backend, ops.moe_fwd, [self.a, self.m, self.weights], outs, **self.scalars)
+        return run(backend, ops.moe_fwd, [self.a, self.m, self.weights, np.zeros(64, np.int32)], outs, **self.scalars)
 
     def backward(self, backend: Backend, forward: list[Array]) -> list[Array]:
         """dm, dW"""

@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from evermind_web import ops
 from evermind_web.backend.base import Backend
 from evermind_web.backend.reference.moe import softmax
 from tests.cases import OpCase, op_cases
@@ -24,7 +25,7 @@ def test_kernel_agrees(cpu: Backend, gpu: Backend, case: OpCase) -> None:
 @pytest.mark.parametrize("case", op_cases("moe_bwd"), ids=str)
 def test_gradient(case: OpCase) -> None:
     drawn = doubles(case)
-    drawn["a"] = np.zeros_like(drawn["m"])
+    drawn |= {"a": np.zeros_like(drawn["m"]), "noise": np.zeros(ops.NOISE_SIZE, np.int32)}
     names = ("out", "experts", "gates", "probs", "order", "inverse", "starts", "hidden")
     with frozen_routing() as restart:
         kept = dict(zip(names, call("moe_fwd", drawn, **case.scalars), strict=True))

@@ -179,11 +179,20 @@ def run_once(model: EvermindLM, noise: Noise, checkpoint: bool = False) -> np.nd
 
 
 def test_tr9_a_recompute_draws_the_same_noise() -> None:
-    noise = Noise(seed=3, step=7, dropout=0.1, router_noise=0.5)
+    noise = Noise(seed=3, step=7, dropout=0.1, router_noise=0.5)  # noise that changes which experts are chosen
     kept, recomputed = run_once(small(), noise), run_once(small(), noise, checkpoint=True)
     assert np.array_equal(kept, recomputed)
     other = run_once(small(), Noise(seed=3, step=8, dropout=0.1, router_noise=0.5))
     assert not np.array_equal(kept, other)
+
+
+def test_router_noise_changes_the_choice_and_only_while_training() -> None:
+    plain, noisy = run_once(small(), Noise(1, 1)), run_once(small(), Noise(1, 1, router_noise=0.5))
+    assert not np.array_equal(plain, noisy)
+    model = small()
+    before = model.forward([1, 2, 3])
+    EvermindLMTrainer(model, lr=0.0, router_noise=2.0).fit(texts())
+    assert np.array_equal(model.forward([1, 2, 3]), before)
 
 
 def test_dropout_is_off_outside_training() -> None:

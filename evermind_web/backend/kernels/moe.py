@@ -39,8 +39,8 @@ def _lanes() -> int:
 
 @plans("moe_fwd")
 def moe_fwd(shapes: Shapes, scalars: tuple[int, ...]) -> Plan:
-    """a 0, m 1, W 2 -> out 3, experts 4, gates 5, probs 6, order 7, inverse 8, starts 9, hidden 10."""
-    a, m, weights, out, experts, gates, probs, order, inverse, starts, hidden = range(11)
+    """a 0, m 1, W 2, noise 3 -> out 4, experts 5, gates 6, probs 7, order 8, inverse 9, starts 10, hidden 11."""
+    a, m, weights, noise, out, experts, gates, probs, order, inverse, starts, hidden = range(12)
     at = _Sizes(*shapes[a], *scalars)
     y = scratch(0)
     uniform = at.uniform()
@@ -50,7 +50,7 @@ def moe_fwd(shapes: Shapes, scalars: tuple[int, ...]) -> Plan:
     return Plan(
         (
             Dispatch(
-                "moe_fwd_route", (m, weights, experts, gates, probs), row_grid(at.n, lanes), uniform, {"LANES": lanes}
+                "moe_fwd_route", (m, weights, noise, experts, gates, probs), row_grid(at.n, lanes), uniform, {"LANES": lanes}
             ),
             Dispatch("moe_fwd_sort", (experts, order, inverse, starts), (at.e, 1, 1), uniform),
             Dispatch(

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from evermind_web.backend.base import Array
+from evermind_web.backend.reference.noise import add_router_noise
 from evermind_web.layout import moe_layout
 
 
@@ -60,6 +61,7 @@ def moe_fwd(
     a: Array,
     m: Array,
     W: Array,
+    noise: Array,
     out: Array,
     experts: Array,
     gates: Array,
@@ -76,6 +78,7 @@ def moe_fwd(
     N, D = m.shape
     wr, (shared, *routed) = split_block(W, D, H, E)
     logits = router_logits(m, wr)
+    add_router_noise(noise, logits)
     experts[...] = choose_experts(logits, k)
     gates[...] = softmax(np.take_along_axis(logits, experts, axis=1))
     probs[...] = softmax(logits)

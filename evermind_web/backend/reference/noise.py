@@ -20,13 +20,13 @@ def mix(x: U32) -> U32:
     return np.asarray(x ^ (x >> np.uint32(16)), np.uint32)
 
 
-def draws(noise: Array, count: int) -> U32:
-    """uint32 (count), one for each element of a tensor, from the seed, step and salt in `noise` (64)."""
+def draws(noise: Array, count: int, first: int = 0) -> U32:
+    """uint32 (count), one for each place from `first` on, from the seed, step and salt in `noise` (64)."""
     words = np.ascontiguousarray(noise, "<i4").view(np.uint32)
     key: U32 = np.zeros(1, np.uint32)
     for name in ("seed", "step", "salt"):
         key = mix(key ^ words[NOISE[name]])
-    return mix(key ^ np.arange(count, dtype=np.uint32))
+    return mix(key ^ np.arange(first, first + count, dtype=np.uint32))
 
 
 def dropout(noise: Array, x: Array) -> None:
@@ -43,8 +43,13 @@ def drop_factors(noise: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> 
     return np.asarray(keep * dtype.type(1 / (1 - threshold / 2**32)))
 
 
-def uniform_noise(noise: Array, shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """amplitude · u, u uniform in [-1, 1), in the given shape."""
+ROUTER_PLACE = 1 << 31  # the router's draws lie behind those of the dropout on its input
+
+
+def add_router_noise(noise: Array, logits: Array) -> None:
+    """logits (N,E) += amplitude · u, u uniform in [-1, 1)."""
     amplitude = np.ascontiguousarray(noise, "<i4").view(np.float32)[NOISE["amplitude"]]
-    u = draws(noise, int(np.prod(shape))).astype(np.float32) * np.float32(2**-31) - np.float32(1)
-    return np.asarray(amplitude * u.reshape(shape), np.float32)
+    if amplitude == 0:
+        return
+    u = draws(noise, logits.size, ROUTER_PLACE).astype(np.float32) * np.float32(2**-31) - np.float32(1)
+    logits += (amplitude * u).reshape(logits.shape)
