@@ -70,6 +70,9 @@ from evermind_web.interop.tensors import named_tensors_async as named_tensors_as
 from evermind_web.interop.tensors import param_count as param_count
 from evermind_web.lora import EvermindLMLoRA as EvermindLMLoRA
 from evermind_web.lora import LoRAAdapter as LoRAAdapter
+from evermind_web.lora import LoraConfig as LoraConfig
+from evermind_web.lora import LoraModel as LoraModel
+from evermind_web.lora import MergeReport as MergeReport
 from evermind_web.lora import quantize_base as quantize_base
 from evermind_web.mixture import LoadBalanceAccumulator as LoadBalanceAccumulator
 from evermind_web.mixture import MoETrainer as MoETrainer

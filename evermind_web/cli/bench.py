@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of this command."""
     parser.add_argument("text", nargs="+", metavar="TEXT", help="UTF-8 text files")
     parser.add_argument("--model", type=Path, metavar="DIR", help="the model to measure")
-    parser.add_argument("--adapter", type=Path, metavar="FILE", help="an adapter on it")
+    parser.add_argument("--adapter", nargs="+", metavar="FILE[=WEIGHT]", help="adapters on it, mixed")
     parser.add_argument("--against", type=Path, metavar="DIR", help="a second model, the baseline")
     parser.add_argument("--window", type=int, default=0, help="score windows of this many tokens; 0: sentences")
     parser.add_argument("--top-k", type=int, default=5, help="accuracy among the k likeliest tokens")
@@ -77,9 +77,11 @@ async def run(arguments: argparse.Namespace) -> None:
         print("note: the tokenizers differ, so compare bits per byte", file=sys.stderr)
 
 
-async def _measured(arguments: argparse.Namespace, model_folder: Path, adapter: Path | None, texts: list[str]) -> Any:
+async def _measured(
+    arguments: argparse.Namespace, model_folder: Path, adapters: list[str] | None, texts: list[str]
+) -> Any:
     model, tokenizer = folder.load_model(model_folder, await open_backend(arguments))
-    measured: Any = model if adapter is None else await folder.load_adapter(model, adapter)
+    measured: Any = await folder.load_adapters(model, adapters) if adapters else model
     if arguments.window:
         ids = [tokenizer.encode(text) for text in texts]
         # a window's own last token is scored too, so one more id is taken along

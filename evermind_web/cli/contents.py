@@ -211,6 +211,8 @@ def _json(data: bytes) -> Json:
         raise FormatError(f"JSON file is damaged ({error}); fetch or export it again") from None
     if isinstance(value, dict) and ("vocab" in value or "vocab" in (value.get("model") or {})):
         return _tokenizer(data.decode("utf-8-sig"))
+    if isinstance(value, dict) and "peft_type" in value:
+        return {"kind": "adapter_config.json (PEFT)", **value}
     if isinstance(value, dict) and {"traits", "hidden"} <= set(value):
         return {"kind": "limbic session", **{k: v for k, v in value.items() if k != "hidden"}}
     if isinstance(value, dict):

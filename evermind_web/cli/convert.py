@@ -1,4 +1,4 @@
-"""Convert a model between EVL0, safetensors, GGUF, ONNX, a Hugging Face folder, EVM1 and PyTorch; float32 or fp16."""
+"""Convert a model (EVL0, safetensors, GGUF, ONNX, Hugging Face, EVM1, PyTorch; float32, fp16) or an adapter."""
 
 from __future__ import annotations
 
@@ -32,6 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of this command."""
     parser.add_argument("source", type=Path, metavar="SOURCE", help=READ)
     parser.add_argument("target", type=Path, metavar="TARGET", help="file or folder to write")
+    parser.add_argument(
+        "--base", type=Path, metavar="DIR", help="SOURCE is an adapter of this model: .lora ↔ PEFT folder"
+    )
     parser.add_argument("--to", choices=sorted(set(FORMATS.values())), help="format; default: by the target's ending")
     parser.add_argument("--fp16", action="store_true", help="store half precision, rounded to nearest")
     parser.add_argument("--tokenizer", type=Path, metavar="FILE", help="tokenizer.json; default: beside the source")
@@ -41,6 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 async def run(arguments: argparse.Namespace) -> None:
     """Read, and write."""
+    if arguments.base is not None:
+        await _adapter(arguments)
+        return
     kind = arguments.to or FORMATS.get(arguments.target.suffix)
     if kind is None:
         endings = ", ".join(ending for ending in FORMATS if ending)
@@ -58,6 +64,13 @@ async def run(arguments: argparse.Namespace) -> None:
             print(f"{lost:,} small weights became 0 in fp16", file=sys.stderr)
     precision = "fp16" if arguments.fp16 and kind != "onnx" else "float32"
     print(f"wrote {arguments.target}: {kind}, {precision}, {model.num_parameters:,} weights")
+
+
+async def _adapter(arguments: argparse.Namespace) -> None:
+    base, _ = folder.load_model(arguments.base, await request_backend("numpy"))
+    adapted = await folder.load_adapters(base, [str(arguments.source)])
+    await folder.write_adapter(adapted, str(arguments.source), arguments.target, arguments.fp16)
+    print(f"wrote {arguments.target}")
 
 
 # ── reading ──────────────────────────────────────────────────────────────────

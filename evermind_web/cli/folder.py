@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from evermind_web.backend.base import Backend
 from evermind_web.errors import FormatError, InvalidArgumentError
-from evermind_web.lora import EvermindLMLoRA
+from evermind_web.lora import LoraModel
+from evermind_web.lora.peft_io import CONFIG_FILE, WEIGHTS_FILE
 from evermind_web.model import EvermindLM
 from evermind_web.session.texts import read_text
 from evermind_web.tokenizer import BPETokenizer
@@ -49,15 +51,43 @@ def load_model(folder: Path, backend: Backend) -> tuple[EvermindLM, BPETokenizer
     return model, tokenizer
 
 
-async def load_adapter(model: EvermindLM, path: Path, force: bool = False) -> EvermindLMLoRA:
-    """An adapter file on a model; the file beside it (`.json`) says which base it belongs to."""
-    data, fingerprint = _read_adapter(path)
-    return await EvermindLMLoRA.load_adapter_async(model, data, base_fingerprint=fingerprint, force=force)
+async def load_adapters(model: EvermindLM, wanted: Sequence[str], force: bool = False) -> LoraModel:
+    """Adapters on a model, mixed: each a path, or path=weight. See `read_adapter` for what a path may be."""
+    adapted, weights = LoraModel(model), {}
+    for text in wanted:
+        path, weight = split_weight(text)
+        data, fingerprint = read_adapter(Path(path))
+        await adapted.load_adapter_async(path, data, fingerprint, force)
+        weights[path] = weight
+    adapted.set_adapters(weights)
+    return adapted
 
 
-def _read_adapter(path: Path) -> tuple[bytes, str | None]:
+def split_weight(text: str) -> tuple[str, float]:
+    """("me.lora", 0.5) of "me.lora=0.5"; the weight is 1 where none is given."""
+    path, sign, weight = text.rpartition("=")
+    try:
+        return (path, float(weight)) if sign else (text, 1.0)
+    except ValueError:
+        return text, 1.0
+
+
+def read_adapter(path: Path) -> tuple[bytes | dict[str, bytes], str | None]:
+    """A LORA file with the fingerprint in the file beside it (`.json`), or the two files of a PEFT folder."""
+    if path.is_dir():
+        return {name: _existing(path, name).read_bytes() for name in (CONFIG_FILE, WEIGHTS_FILE)}, None
     notes = read_json(notes_of(path)) if notes_of(path).exists() else {}
     return path.read_bytes(), notes.get("base_fingerprint")
+
+
+async def write_adapter(adapted: LoraModel, name: str, path: Path, fp16: bool = False) -> None:
+    """A LORA file where the path ends in .lora, else a PEFT folder; both with the base's fingerprint."""
+    if path.suffix == ".lora":
+        write_file(path, adapted.save_lora_blob(name))
+        write_json(notes_of(path), {"base_fingerprint": await adapted.base.fingerprint_async()})
+        return
+    for file, data in (await adapted.save_adapter_async(name, fp16)).items():
+        write_file(path / file, data)
 
 
 def notes_of(adapter: Path) -> Path:
@@ -83,5 +113,5 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
 
 def _existing(folder: Path, name: str) -> Path:
     if not (folder / name).exists():
-        raise InvalidArgumentError(f"{folder} has no {name}; give a folder that `train -o` wrote")
+        raise InvalidArgumentError(f"{folder} has no {name}; give a folder that this program wrote")
     return folder / name

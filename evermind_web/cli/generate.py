@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of this command."""
     parser.add_argument("model", type=Path, metavar="DIR", help="folder that `train` wrote")
     parser.add_argument("--prompt", default="", help="text to go on from; empty: start by itself")
-    parser.add_argument("--adapter", type=Path, metavar="FILE", help="write with this adapter")
+    parser.add_argument("--adapter", nargs="+", metavar="FILE[=WEIGHT]", help="write with these adapters, mixed")
     parser.add_argument("--force", action="store_true", help="use an adapter of another base all the same")
     parser.add_argument("-n", "--num-return-sequences", type=int, default=1, help="texts; number i draws with seed + i")
     parser.add_argument("--stop", nargs="+", default=[], metavar="STRING", help="strings that end the text")
@@ -33,8 +33,8 @@ async def run(arguments: argparse.Namespace) -> None:
     """Stream the continuation to stdout."""
     model, tokenizer = folder.load_model(arguments.model, await open_backend(arguments))
     writer: Any = model
-    if arguments.adapter is not None:
-        writer = await folder.load_adapter(model, arguments.adapter, arguments.force)
+    if arguments.adapter:
+        writer = await folder.load_adapters(model, arguments.adapter, arguments.force)
     ids = tokenizer.encode(arguments.prompt)
     if not ids and tokenizer.bos_id is not None:
         ids = [tokenizer.bos_id]

@@ -15,19 +15,28 @@ MANY = 8  # entries of a list that are shown without --all
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of this command."""
-    parser.add_argument("file", type=Path, metavar="FILE", help="any file of this package")
+    parser.add_argument("file", type=Path, metavar="FILE", help="any file of this package, or a folder of them")
     parser.add_argument("--json", action="store_true", help="print JSON, everything in it")
     parser.add_argument("--all", action="store_true", help="print long lists whole")
 
 
 async def run(arguments: argparse.Namespace) -> None:
     """Print the contents; a damaged or unknown file is an error."""
-    found = contents(arguments.file.read_bytes())
+    found = _read(arguments.file)
     if arguments.json:
         print(json.dumps(_plain(found), indent=1, ensure_ascii=False))
         return
     for line in _lines(found, "", None if arguments.all else MANY):
         print(line)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Contents of a file, or of every file in a folder; a text, such as a model card, only by its size."""
+    if not path.is_dir():
+        return contents(path.read_bytes())
+    files = sorted(p for p in path.iterdir() if p.is_file())
+    texts = {p.name: {"kind": "text", "bytes": p.stat().st_size} for p in files if p.suffix in (".md", ".txt")}
+    return {"kind": "folder", **{p.name: texts.get(p.name) or contents(p.read_bytes()) for p in files}}
 
 
 def _lines(value: dict[str, Any], indent: str, limit: int | None) -> list[str]:

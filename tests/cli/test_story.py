@@ -173,12 +173,47 @@ def test_an_adapter_learns_leaves_the_base_and_knows_it(
         target.append(capsys.readouterr().out)
     assert plain != adapted
 
+    # half of the adapter lies between none and all of it
+    losses = []
+    for weight in ("0", "0.5", "1"):
+        assert cli("bench", texts[1], "--model", taught, "--adapter", f"{adapter}={weight}", "--json") == 0
+        losses.append(json.loads(capsys.readouterr().out)["cross_entropy"])
+    assert losses[0] > losses[1] > losses[2]
+
     other = tmp_path / "other"
     assert cli("train", texts[0], "-o", other, *SMALL, "--model-seed", 9) == 0
     capsys.readouterr()
     assert cli("generate", other, "--adapter", adapter) == 1
     assert "was trained on base" in capsys.readouterr().err
     assert cli("generate", other, "--adapter", adapter, "--force", "--max-new-tokens", 2) == 0
+
+
+def test_an_adapter_of_all_matrices_is_a_peft_folder(
+    texts: tuple[Path, Path], taught: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    common = ["--window", 32, "--lr", 0.02, "--rank", 2, "--accum-steps", 16]
+    targets = ["--target-modules", "all-linear", "router", "--rank-pattern", "router=1"]
+    assert cli("personalize", taught, texts[1], "-o", tmp_path / "me", *common, *targets, "--use-rslora") == 0
+    assert {p.name for p in (tmp_path / "me").iterdir()} == {"adapter_config.json", "adapter_model.safetensors"}
+    capsys.readouterr()
+    assert cli("inspect", tmp_path / "me", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["adapter_config.json"]["use_rslora"] is True
+    assert len(found["adapter_model.safetensors"]["tensors"]) == 2 * (1 + 2 * (1 + 2 * 5))
+    assert cli("bench", texts[1], "--model", taught, "--adapter", tmp_path / "me", "--against", taught, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["winner"] == "candidate"
+    assert cli("personalize", taught, texts[1], "-o", tmp_path / "me.lora", *targets) == 1
+    assert "folder" in capsys.readouterr().err
+
+
+def test_adapters_go_from_lora_to_peft_and_back(
+    texts: tuple[Path, Path], taught: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli("personalize", taught, texts[1], "-o", tmp_path / "a.lora", "--rank", 3, "--window", 32) == 0
+    assert cli("convert", tmp_path / "a.lora", tmp_path / "peft", "--base", taught) == 0
+    assert cli("convert", tmp_path / "peft", tmp_path / "b.lora", "--base", taught) == 0
+    for end in ("", ".json"):
+        assert (tmp_path / f"a.lora{end}").read_bytes() == (tmp_path / f"b.lora{end}").read_bytes()
 
 
 def test_bench_reports_windows_sentences_and_a_trained_model(
