@@ -4,10 +4,10 @@ PYTHON3 ?= python3
 RUN := .venv/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dist serve demo test lint lock clean
+.PHONY: help setup dist serve demo test test-torch lint lock clean
 
 help: ## show this list
-	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
 
 setup: ## .venv, node_modules, Pyodide's wheels, a Chromium
 	@$(PYTHON3) -m tools.setup
@@ -24,6 +24,17 @@ demo: dist ## serve the page; HEADLESS=1, or no display: also drive it through t
 test: setup ## all tests: CPython, then headless Chromium with WebGPU (ARGS=… for pytest)
 	@$(RUN) -m tools.build_dist
 	@$(RUN) -m pytest $(ARGS)
+
+TORCH_ENV := .cache/torch-venv
+TORCH ?= torch==2.13.0
+
+test-torch: $(TORCH_ENV)/ready ## the PyTorch twin and pretraining, in an environment of their own (TORCH=… for pip)
+	@OMP_NUM_THREADS=1 $(TORCH_ENV)/bin/python -m pytest tests/torch $(ARGS)
+
+$(TORCH_ENV)/ready:
+	@$(PYTHON3) -m venv $(TORCH_ENV)
+	@$(TORCH_ENV)/bin/pip install -q --disable-pip-version-check $(TORCH) numpy regex pytest pytest-asyncio
+	@touch $@
 
 lint: setup ## ruff, mypy --strict, tsc
 	@$(RUN) -m ruff check .

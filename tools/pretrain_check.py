@@ -36,7 +36,9 @@ def main() -> None:
     module = EvermindModule(*arch, seed=1)
     with torch.no_grad():
         for parameter in module.parameters():  # away from the initial weights, where most of the model is idle
-            parameter.add_(0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(parameter.numel())))
+            parameter.add_(
+                0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(parameter.numel()))
+            )
     windows = torch.randint(0, arch.vocab_size, (8, 129), generator=torch.Generator().manual_seed(1))
     exact, expected = loss_and_gradient(Objective(module, token_loss), windows, half=False)
     module, windows = module.to(device), windows.to(device)

@@ -43,7 +43,9 @@ class Sweep:
         """Seconds until the limit."""
         return self.end - time.monotonic()
 
-    def command(self, name: str, recipe: dict[str, Any], *, final: bool = False, more: tuple[str, ...] = ()) -> list[str]:
+    def command(
+        self, name: str, recipe: dict[str, Any], *, final: bool = False, more: tuple[str, ...] = ()
+    ) -> list[str]:
         """The pretraining command of a recipe, as a list."""
         unseen = [] if final else self.plan["unseen"]
         train = [n for n in self.plan["train"] if n not in unseen]
@@ -142,10 +144,14 @@ def _collect(sweep: Sweep, name: str, recipe: dict[str, Any], problem: str | Non
         return
     metrics = json.loads(path.read_text(encoding="utf-8"))
     best = metrics["best"]
-    choice = sum(best[k] for k in ("validation", "unseen") if k in best) / sum(k in best for k in ("validation", "unseen"))
+    choice = sum(best[k] for k in ("validation", "unseen") if k in best) / sum(
+        k in best for k in ("validation", "unseen")
+    )
     sweep.results.append({"name": name, "recipe": recipe, "choice": choice, "metrics": metrics})
     changed = {k: v for k, v in recipe.items() if sweep.plan["base"].get(k) != v}
-    path_of = [[e["step"], e["epoch"], e["train_loss"], e.get("validation"), e.get("unseen")] for e in metrics["evaluations"]]
+    path_of = [
+        [e["step"], e["epoch"], e["train_loss"], e.get("validation"), e.get("unseen")] for e in metrics["evaluations"]
+    ]
     sweep.note(
         trial=name, choice=round(choice, 5), changed=changed, best=best, scores=metrics["scores"],
         parameters=metrics["parameters"], steps=metrics["steps"], seconds=round(metrics["seconds"], 1),
