@@ -88,6 +88,40 @@ def test_ctrl_c_stops_keeps_and_resume_ends_as_if_never_stopped(
     assert "finished" in capsys.readouterr().err
 
 
+def test_a_crash_costs_no_more_than_the_steps_since_the_last_evaluation(
+    texts: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = [*SMALL, "--epochs", 2, "--val-split", 0.1, "--no-keep-best"]
+    assert cli("train", texts[0], "-o", tmp_path / "whole", *options) == 0
+
+    class Crash(Exception):
+        pass
+
+    def fail(self: progress_module._Lines, info: object) -> None:
+        if info.epoch == 2:  # type: ignore[attr-defined]
+            raise Crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr(progress_module._Lines, "on_step", fail)
+        with pytest.raises(Crash):
+            cli("train", texts[0], "-o", tmp_path / "parts", *options)
+    assert cli("train", "--resume", "-o", tmp_path / "parts") == 0
+    assert (tmp_path / "whole" / "model.evl0").read_bytes() == (tmp_path / "parts" / "model.evl0").read_bytes()
+
+
+def test_native_webgpu_learns_the_same(
+    texts: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    losses = []
+    for backend in ("numpy", "wgpu"):
+        assert cli("train", texts[0], "-o", tmp_path / backend, *SMALL, "--backend", backend) == 0
+        out = capsys.readouterr().out
+        assert f", {backend}" in out
+        losses.append(float(re.findall(r"loss ([\d.]+) nats", out)[0]))
+    assert losses[0] == pytest.approx(losses[1], abs=2e-3)
+    assert (tmp_path / "numpy" / "model.evl0").read_bytes() != (tmp_path / "wgpu" / "model.evl0").read_bytes()
+
+
 def test_resume_refuses_another_text(
     texts: tuple[Path, Path], taught: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
