@@ -112,7 +112,10 @@ def check(sweep: Sweep, recipe: dict[str, Any]) -> None:
     job = sweep.start(name, [sys.executable, "-m", "tools.pretrain_check", json.dumps(recipe)])
     if job.wait():
         sys.exit(f"the check failed:\n{sweep.log_end(name)}")
-    sweep.note(check=json.loads(sweep.log_end(name).strip().splitlines()[-1]))
+    found = json.loads(sweep.log_end(name).strip().splitlines()[-1])
+    if "not_compiled" in found:
+        sweep.plan["base"]["compile"] = False
+    sweep.note(check=found)
 
 
 def run_trials(sweep: Sweep, parallel: int) -> None:
