@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Protocol
 
 import numpy as np
@@ -18,6 +19,7 @@ from evermind_web.network import Grads, LayerGrads, LayerViews, Views
 from evermind_web.ops import NOISE
 from evermind_web.params import F32
 
+_SERIALS = count()
 SALT = 0x10000  # first salt of adapters' dropout, far from those of the layers
 
 
@@ -62,9 +64,9 @@ class BoundAdapter:
     def __init__(self, backend: Backend, parts: Mapping[str, LowRank]) -> None:
         self.backend, self.parts = backend, dict(parts)
         sizes = [padded(m.size) for part in self.parts.values() for m in (part.B, part.A)]
-        count = len(self.parts)
-        self.flat, self._scales = backend.alloc((sum(sizes),)), backend.alloc((count * ALIGN,))
-        self._noise = backend.alloc((count * ALIGN,), "int32")
+        targets = len(self.parts)
+        self.flat, self._scales = backend.alloc((sum(sizes),)), backend.alloc((targets * ALIGN,))
+        self._noise = backend.alloc((targets * ALIGN,), "int32")
         self.noisy = False
         self._blocks = [size // ALIGN for size in sizes]
         self.factors = self._cut(self.flat)
@@ -164,13 +166,16 @@ class AdaptedWeights:
         self._copies: dict[tuple[int, str], Buf] = {}
         self._quiet = self.backend.alloc((ops.NOISE_SIZE,), "int32")
         self._nothing = [self.backend.alloc(s) for s in ((base.config.vocab_size, 0), (0, base.config.d_model), (1,))]
+        self._windows: dict[str, tuple[Buf, Buf]] = {}  # of what is merged: the base's tensor and its copy's
         self._scratch: RowScratch | None = None
         self._views: Views | None = None
+        self._serial = next(_SERIALS)
         self.stale = True  # the merged copies are not those of the adapter as it is
 
     def activate(self, bound: BoundAdapter | None) -> None:
         """Take this adapter from now on."""
-        self.bound, self._views, self.stale = bound, None, True
+        self.bound, self._views, self.stale, self._serial = bound, None, True, next(_SERIALS)
+        self._close_windows()
         touched = {(s.layer, s.kind) for s in self.spots().values()}
         for key in set(self._copies) - touched:
             self.backend.free(self._copies.pop(key))
@@ -178,6 +183,16 @@ class AdaptedWeights:
             self._copies[key] = self.backend.alloc(self.block(key).shape)
         for key, copy in self._copies.items():
             self.backend.copy(self.block(key), 0, copy, 0, copy.size)
+        for name, s in self.spots().items():
+            key = (s.layer, s.kind)
+            base, copy = (self.backend.view(b, s.offset, s.shape) for b in (self.block(key), self._copies[key]))
+            self._windows[name] = base, copy
+
+    def _close_windows(self) -> None:
+        for window in self._windows.values():
+            for view in window:
+                self.backend.free(view)
+        self._windows.clear()
 
     def block(self, key: tuple[int, str]) -> Buf:
         """A block of the base by layer and kind."""
@@ -223,12 +238,15 @@ class AdaptedWeights:
         if self.bound is None or not self.stale:
             return
         chosen = factors or self.bound.factors
-        for name, spot in self.spots().items():
-            key, at = (spot.layer, spot.kind), chosen[name]
-            windows = [self.backend.view(b, spot.offset, spot.shape) for b in (self.block(key), self._copies[key])]
-            ops.lora_fwd(self.backend, (windows[0], at.b, at.a, at.scale), (windows[1],))
-            for window in windows:
-                self.backend.free(window)
+
+        def build() -> None:
+            for name, (base, copy) in self._windows.items():
+                at = chosen[name]
+                ops.lora_fwd(self.backend, (base, at.b, at.a, at.scale), (copy,))
+
+        if self._windows:
+            first = next(iter(chosen.values()))
+            self.backend.replay(("lora merge", self._serial, first.b.id), build)
         self.stale = factors is not None
 
     def nbytes(self) -> int:
@@ -237,6 +255,7 @@ class AdaptedWeights:
 
     def free(self) -> None:
         """Give the memory back; a second call does nothing."""
+        self._close_windows()
         for copy in self._copies.values():
             self.backend.free(copy)
         if self._nothing:
@@ -275,16 +294,25 @@ class AdapterGradients:
 
     def zero(self) -> None:
         """Queue setting everything to 0."""
-        for buf in (self.flat, *self._blocks.values()):
-            self.backend.zero(buf)
+
+        def build() -> None:
+            for buf in (self.flat, *self._blocks.values()):
+                self.backend.zero(buf)
+
+        self.backend.replay(("lora zero", self.flat.id), build)
 
     def contract(self, factors: Mapping[str, Factors]) -> None:
         """Queue dB, dA += of the dense gradients, for the factors that were merged; their dropout is inverted too."""
-        for name, dense in self._windows.items():
-            at, to = factors[name], self.factors[name]
-            ops.lora_bwd(self.backend, (dense, at.b, at.a, at.scale), (to.b, to.a))
-            if self.bound.noisy:
-                ops.lora_dropout(self.backend, (at.noise,), (to.a,))
+
+        def build() -> None:
+            for name, dense in self._windows.items():
+                at, to = factors[name], self.factors[name]
+                ops.lora_bwd(self.backend, (dense, at.b, at.a, at.scale), (to.b, to.a))
+                if self.bound.noisy:
+                    ops.lora_dropout(self.backend, (at.noise,), (to.a,))
+
+        first = next(iter(factors.values()))
+        self.backend.replay(("lora contract", self.flat.id, first.b.id, self.bound.noisy), build)
 
     def free(self) -> None:
         """Give the memory back."""

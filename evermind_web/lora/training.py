@@ -7,7 +7,7 @@ from typing import Any
 
 from evermind_web import ops
 from evermind_web.backend.base import Buf
-from evermind_web.batch import Example, Item, Tokens, check_item, item_batches
+from evermind_web.batch import Example, Item, Tokens, Window, check_item
 from evermind_web.language_model import LanguageModel
 from evermind_web.lora.bound import AdaptedWeights, AdapterGradients, BoundAdapter, Factors
 from evermind_web.lora.config import EMBEDDING
@@ -45,7 +45,7 @@ class AdapterTraining:
         """The adapter's vector."""
         return self.bound.flat
 
-    def queue_step(self, window: Sequence[Item], number: int, total: int, loss_scale: float) -> tuple[Buf, Buf, float]:
+    def queue_step(self, window: Window, number: int, total: int, loss_scale: float) -> tuple[Buf, Buf, float]:
         """See `Steppable`."""
         model, options = self.model, self.options
         self._queued += 1
@@ -57,7 +57,7 @@ class AdapterTraining:
         self.weights.stale = True
         return model.loss, self.adam.stats, lr
 
-    def queue_gradients(self, window: Sequence[Item], noise: Noise) -> None:
+    def queue_gradients(self, window: Window, noise: Noise) -> None:
         """Queue loss = and gradients = of a window."""
         model, bound = self.model, self.bound
         self.gradients.zero()
@@ -66,7 +66,7 @@ class AdapterTraining:
         factors = self._drop()
         self.weights.stale = True
         self.weights.queue_merge(factors)
-        for part, batch in enumerate(item_batches(window, self.options.weights(window), self.backend.row_multiple)):
+        for part, batch in enumerate(window.batches(self.options.weights, self.backend.row_multiple)):
             own = noise.part(part)
             if self.dropout and part:
                 bound.set_noise(own.seed, own.step, self.dropout, only=EMBEDDING)

@@ -7,7 +7,7 @@ import pytest
 
 from evermind_web.backend.base import Array
 from evermind_web.backend.numpy_backend import NumpyBackend
-from evermind_web.batch import check_item, item_batches
+from evermind_web.batch import Window, check_item, item_batches
 from evermind_web.lora import LoraConfig, LoraModel
 from evermind_web.lora.training import AdapterTraining
 from evermind_web.network import Noise, forward
@@ -16,7 +16,7 @@ from evermind_web.training.options import TrainingOptions
 from tests.finite_differences import frozen_routing, gradient_errors
 from tests.lora.common import CASE, EVERYTHING, TEXTS, adapted
 
-ITEMS = [check_item(text, CASE.arch.vocab_size) for text in TEXTS]
+ITEMS = Window([check_item(text, CASE.arch.vocab_size) for text in TEXTS], keep=False)
 KINDS = ["token_embedding", "conv", "router", "shared.w1", "shared.w2", "experts.1.w1", "experts.1.w2"]
 
 
