@@ -44,7 +44,7 @@ class Item:
 class Batch:
     """N rows. `ids` (3, padded N) int32 is what is uploaded: token ids, places within their sequences, targets.
 
-    Targets of IGNORE are not scored. `weights` (N) are the rows' shares of the loss, `rows` their number before padding.
+    A target of IGNORE is not scored. weights (N): the rows' shares of the loss; rows: their number before padding.
     """
 
     ids: I32

@@ -7,18 +7,20 @@ tokens are queued before one read (`Backend.steps_per_read`), and several texts 
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections import deque
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import NamedTuple
 
 import numpy as np
 
 from evermind_web import ops
-from evermind_web.backend.base import Backend, Buf
+from evermind_web.backend.base import Array, Backend, Buf, Reading
 from evermind_web.batch import I32, make_batch, next_token_item
 from evermind_web.errors import InvalidArgumentError, NonFiniteError
 from evermind_web.formats.arch import Arch
 from evermind_web.network import Tape, Views, forward
+from evermind_web.pace import Pace
 from evermind_web.params import F32, whole_number
 from evermind_web.rng import SeededRng, check_seed
 
@@ -178,24 +180,22 @@ class Decoder:
         given = (self.logits, self.sampling, self.draws, self.bias)
         ops.sample(self.backend, given, (self.token, self.cursor, self.out, self.counts))
 
-    async def next_tokens(self, rngs: Sequence[SeededRng], count: int, first: bool) -> list[list[NewToken]]:
-        """Queue `count` tokens of every text and read them; the first of all comes from the prefill."""
+    def _token(self) -> None:
+        self.step()
+        self.choose()
+
+    def start_tokens(self, rngs: Sequence[SeededRng], count: int, first: bool) -> Reading[list[Array]]:
+        """Queue `count` tokens of every text; `out` is on its way. The first token of all comes from the prefill."""
         draws = np.zeros((self.texts, self.steps), np.uint32)
         for row, rng in zip(draws, rngs, strict=True):
-            for i in range(count):
-                rng.next()
-                row[i] = rng.state
+            row[:count] = rng.states(count)
         self.backend.write(self.draws, draws.view(np.int32))
         self.backend.zero(self.cursor)
-        for i in range(count):
-            if not (first and i == 0):
-                self.step()
+        if first:
             self.choose()
-        (out,) = await self.backend.read(self.out)
-        ids, logprobs = out[:, 0, :count], np.ascontiguousarray(out[:, 1, :count], "<i4").view("<f4")
-        return [
-            [NewToken(int(i), float(p)) for i, p in zip(*pair, strict=True)] for pair in zip(ids, logprobs, strict=True)
-        ]
+        for _ in range(count - first):
+            self.backend.replay(("token", self.out.id), self._token)
+        return self.backend.start_read(self.out)
 
     def free(self) -> None:
         """Give all buffers back."""
@@ -204,35 +204,67 @@ class Decoder:
         self._bufs.clear()
 
 
-async def stream(
+class Chunk(NamedTuple):
+    """What came since the chunk before: ids of each text, up to its end, and log-probabilities (texts, count)."""
+
+    ids: list[list[int]]
+    logprobs: F32
+
+
+async def chunks(
     backend: Backend, arch: Arch, weights: Views, prompt: I32, config: GenerationConfig, texts: int = 1
-) -> AsyncIterator[tuple[int, NewToken]]:
-    """(number of the text, new token) after a checked, non-empty prompt; text i draws with seed + i.
+) -> AsyncGenerator[Chunk, None]:
+    """The texts after a checked, non-empty prompt, as they are read; text i draws with seed + i.
 
     Raises NonFiniteError where logits are NaN or infinite, InvalidArgumentError where no token is allowed.
     """
     if config.max_new_tokens == 0:
         return
     decoder = Decoder(backend, arch, weights, min(backend.steps_per_read, config.max_new_tokens), texts)
+    pace, flight = Pace(decoder.steps), deque[tuple[int, Reading[list[Array]]]]()
+    ahead = 1 if backend.steps_per_read > 1 else 0  # chunks that run while an earlier one is looked at
     try:
         rngs = [SeededRng((config.seed + i) % 2**32) for i in range(texts)]
         decoder.configure(config, prompt)
         decoder.prefill(prompt)
-        made, running = 0, set(range(texts))
-        while made < config.max_new_tokens and running:
-            count = min(decoder.steps, config.max_new_tokens - made)
-            rows = await decoder.next_tokens(rngs, count, first=made == 0)
-            for i in range(count):
-                for text in sorted(running):
-                    token = rows[text][i]
-                    if token.id < 0:
-                        raise _failure(token.id, len(prompt) + made)
-                    yield text, token
-                    if token.id in config.stops:
-                        running.discard(text)
-                made += 1
+        queued, made, running = 0, 0, set(range(texts))
+        while running and made < config.max_new_tokens:
+            while len(flight) <= ahead and queued < config.max_new_tokens:
+                count = min(pace.chunk, config.max_new_tokens - queued)
+                flight.append((count, decoder.start_tokens(rngs, count, first=queued == 0)))
+                queued += count
+            count, reading = flight.popleft()
+            (out,) = await reading
+            pace.delivered(count)
+            ids, failure = _written(out[:, 0, :count].tolist(), running, config.stops)
+            yield Chunk(ids, np.ascontiguousarray(out[:, 1, :count], "<i4").view("<f4"))
+            if failure is not None:
+                raise _failure(failure[1], len(prompt) + made + failure[0])
+            made += count
     finally:
+        for _, reading in flight:
+            reading.cancel()
         decoder.free()
+
+
+def _written(
+    rows: list[list[int]], running: set[int], stops: frozenset[int]
+) -> tuple[list[list[int]], tuple[int, int] | None]:
+    """Ids of each running text up to its stop token, which ends it; and the step and code of the first failure."""
+    ids: list[list[int]] = [[] for _ in rows]
+    failure: tuple[int, int] | None = None
+    for text in sorted(running):
+        for step, token in enumerate(rows[text]):
+            if token < 0:
+                failure = min(failure or (step, token), (step, token))
+                break
+            ids[text].append(token)
+            if token in stops:
+                running.discard(text)
+                break
+    if failure is not None:
+        ids = [row[: failure[0]] for row in ids]
+    return ids, failure
 
 
 def _failure(code: int, position: int) -> Exception:

@@ -6,7 +6,8 @@ reads the device has a twin `…_async`; the plain one blocks (on a GPU in a bro
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import aclosing
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -29,7 +30,7 @@ from evermind_web.batch import (
 from evermind_web.environment import run_blocking
 from evermind_web.errors import InvalidArgumentError
 from evermind_web.formats.arch import Arch
-from evermind_web.generation import GenerationConfig, NewToken
+from evermind_web.generation import Chunk, GenerationConfig, NewToken
 from evermind_web.network import Grads, Noise, Tape, TapePool, Views, backward, forward
 from evermind_web.params import F32, whole_number
 from evermind_web.text_stream import check_stop_strings, text_pieces
@@ -80,8 +81,13 @@ class LanguageModel:
         """Queue forward and backward of one batch: `loss` += and gradients +=. noise: of a training step."""
         tape = self.tape(len(batch.tokens), shared_layers=checkpoint)
         tape.load(batch, noise)
-        forward(tape, weights)
-        backward(tape, weights, grads, self.hyper, self.loss)
+
+        def build() -> None:
+            forward(tape, weights)
+            backward(tape, weights, grads, self.hyper, self.loss)
+
+        drawn = noise and (noise.dropout > 0, noise.router_noise > 0, noise.balance_coef > 0)
+        self.backend.replay(("gradients", tape.ids.id, weights.serial, grads.serial, self.loss.id, drawn), build)
 
     def check_sequence(self, tokens: Tokens) -> I32:
         """Ids as int32 (T); InvalidArgumentError names an id outside the vocabulary."""
@@ -139,7 +145,7 @@ class LanguageModel:
 
     # ---- generation ----
 
-    def _stream(self, prompt: Tokens, options: dict[str, Any], texts: int = 1) -> AsyncIterator[tuple[int, NewToken]]:
+    def _chunks(self, prompt: Tokens, options: dict[str, Any], texts: int = 1) -> AsyncGenerator[Chunk, None]:
         """All checks are made here, before the first token is asked for."""
         config = GenerationConfig(**options)
         ids = self.check_sequence(prompt)
@@ -148,20 +154,26 @@ class LanguageModel:
         config.bias(self.config.vocab_size)
         return self._continue(ids, config, whole_number("texts", texts))
 
-    async def _continue(self, ids: I32, config: GenerationConfig, texts: int) -> AsyncIterator[tuple[int, NewToken]]:
+    async def _continue(self, ids: I32, config: GenerationConfig, texts: int) -> AsyncGenerator[Chunk, None]:
         views = await self.views_async()
-        async for item in generation.stream(self.backend, self.config, views, ids, config, texts):
-            yield item
+        written = generation.chunks(self.backend, self.config, views, ids, config, texts)
+        async with aclosing(written):
+            async for chunk in written:
+                yield chunk
 
     async def stream_tokens_async(self, prompt: Tokens, **options: Any) -> AsyncIterator[NewToken]:
         """New tokens one by one, each with its log-probability; options as in `generate_async`."""
-        async for _, token in self._stream(prompt, options):
-            yield token
+        async with aclosing(self._chunks(prompt, options)) as chunks:
+            async for chunk in chunks:
+                for token, logprob in zip(chunk.ids[0], chunk.logprobs[0].tolist(), strict=False):
+                    yield NewToken(token, logprob)
 
     async def stream_async(self, prompt: Tokens, **options: Any) -> AsyncIterator[int]:
         """New token ids one by one, the stop token included; options as in `generate_async`."""
-        async for _, token in self._stream(prompt, options):
-            yield token.id
+        async with aclosing(self._chunks(prompt, options)) as chunks:
+            async for chunk in chunks:
+                for token in chunk.ids[0]:
+                    yield token
 
     def stream(self, prompt: Tokens, **options: Any) -> Iterator[int]:
         """Blocking twin of `stream_async`."""
@@ -173,7 +185,7 @@ class LanguageModel:
         The cost of a token does not depend on the length of the text. Raises InvalidArgumentError for an empty
         prompt or a bad setting, NonFiniteError for NaN logits.
         """
-        return [token async for token in self.stream_async(prompt, **options)]
+        return [token async for chunk in self._chunks(prompt, options) for token in chunk.ids[0]]
 
     def generate(
         self,
@@ -191,8 +203,9 @@ class LanguageModel:
     async def generate_many_async(self, prompt: Tokens, num_return_sequences: int, **options: Any) -> list[list[int]]:
         """Several continuations of one prompt, written side by side; number i is what seed + i gives."""
         texts: list[list[int]] = [[] for _ in range(whole_number("num_return_sequences", num_return_sequences))]
-        async for number, token in self._stream(prompt, options, num_return_sequences):
-            texts[number].append(token.id)
+        async for chunk in self._chunks(prompt, options, num_return_sequences):
+            for text, ids in zip(texts, chunk.ids, strict=True):
+                text += ids
         return texts
 
     def generate_many(self, prompt: Tokens, num_return_sequences: int, **options: Any) -> list[list[int]]:

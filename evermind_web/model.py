@@ -46,7 +46,8 @@ class EvermindLM(LanguageModel, FlatModel):
         FlatModel.__init__(self, resolve_backend(backend), table, initial)
         LanguageModel.__init__(self, self.backend, config)
         self.weights = cut(self.backend, config, table, self.flat)
-        self._grads: Views | None = None
+        self._grad_views: Views | None = None
+        self._grads: Grads | None = None
 
     async def views_async(self) -> Views:
         """See `LanguageModel`."""
@@ -58,9 +59,10 @@ class EvermindLM(LanguageModel, FlatModel):
     def grads(self) -> Grads:
         """Where the gradients of all weights go: views into the gradient vector."""
         if self._grads is None:
-            self._grads = cut(self.backend, self.config, self.table, self.flat_grads)
-        embedding = DenseBackward(self.backend, self.weights.emb, self._grads.emb)
-        return Grads(embedding, self._grads.layers)
+            self._grad_views = cut(self.backend, self.config, self.table, self.flat_grads)
+            embedding = DenseBackward(self.backend, self.weights.emb, self._grad_views.emb)
+            self._grads = Grads(embedding, self._grad_views.layers)
+        return self._grads
 
     def accumulate(self, batch: Batch, checkpoint: bool = False, noise: Noise | None = None) -> None:
         """Queue forward and backward of one batch: `loss` += and gradients +=. noise: of a training step."""
@@ -134,10 +136,11 @@ class EvermindLM(LanguageModel, FlatModel):
 
     def dispose(self) -> None:
         """Give all memory back; the model must not be used afterwards. A second call does nothing."""
+        if not self._bufs:
+            return
         self._free_work()
-        for views in (self.weights, self._grads):
+        for views in (self.weights, self._grad_views):
             for view in views_of(views) if views else ():
                 self.backend.free(view)
-        self._grads = None
-        if self._bufs:
-            super().dispose()
+        self._grads = self._grad_views = None
+        super().dispose()

@@ -6,7 +6,8 @@ Everything here is queued on a backend; nothing waits and nothing is read.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
+from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from evermind_web.batch import Batch
 from evermind_web.embedding import DenseEmbedding, Embedding, EmbeddingBackward
 from evermind_web.errors import InvalidArgumentError
 from evermind_web.formats.arch import Arch
-from evermind_web.layout import ALIGN, moe_layout
+from evermind_web.layout import ALIGN, moe_layout, padded
 from evermind_web.ops import NOISE
 from evermind_web.params import ParamTable
 
@@ -38,6 +39,7 @@ class Views:
 
     embedding: Embedding
     layers: tuple[LayerViews, ...]
+    serial: int = field(default_factory=count().__next__, init=False)  # names these buffers in keys of `replay`
 
     @property
     def emb(self) -> Buf:
@@ -63,6 +65,7 @@ class Grads:
 
     embedding: EmbeddingBackward
     layers: tuple[LayerViews | LayerGrads, ...]
+    serial: int = field(default_factory=count().__next__, init=False)  # names these buffers in keys of `replay`
 
     @property
     def lowest(self) -> int:
@@ -157,7 +160,10 @@ class Tape:
     def __init__(self, backend: Backend, arch: Arch, rows: int, shared_layers: bool) -> None:
         self.backend, self.arch, self.rows, self.shared_layers = backend, arch, rows, shared_layers
         self._bufs: list[Buf] = []
-        self.tokens, self.pos, self.targets = (self._new((rows,), "int32") for _ in range(3))
+        room = padded(rows)
+        self.ids = self._new((3, room), "int32")  # one upload
+        self._id_views = [backend.view(self.ids, i * room, (rows,)) for i in range(3)]
+        self.tokens, self.pos, self.targets = self._id_views
         self.weights, self.balance = self._new((rows,)), self._new((rows,))
         self._no_noise = self._new((ALIGN,), "int32")
         self._noise: list[Buf] = []
@@ -194,8 +200,7 @@ class Tape:
 
     def load(self, batch: Batch, noise: Noise | None = None) -> None:
         """Queue the upload of a batch of exactly `rows` rows; `noise` only for training."""
-        for buf, array in ((self.tokens, batch.tokens), (self.pos, batch.pos), (self.targets, batch.targets)):
-            self.backend.write(buf, array)
+        self.backend.write(self.ids, batch.ids)
         self.backend.write(self.weights, batch.weights)
         self.noise = noise
         if noise is not None and noise.balance_coef:
@@ -220,9 +225,9 @@ class Tape:
 
     def free(self) -> None:
         """Give all buffers back."""
-        for buf in (*self._noise[1:], *self._bufs):
+        for buf in (*self._noise[1:], *self._id_views, *self._bufs):
             self.backend.free(buf)
-        self._noise, self._bufs = [], []
+        self._noise, self._id_views, self._bufs = [], [], []
 
 
 def layer_forward(tape: Tape, weights: Views, index: int) -> None:

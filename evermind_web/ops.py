@@ -22,8 +22,9 @@ This file computes nothing and knows no backend. The maths is in `backend/refere
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Final
 
 import numpy as np
@@ -32,6 +33,7 @@ from numpy.typing import NDArray
 from evermind_web.backend.base import Backend, Buf
 from evermind_web.errors import InvalidArgumentError
 
+MAX_SEEN: Final = 1024  # combinations of shapes that an operation remembers as good
 IGNORE: Final = -100  # target of a row that is not scored
 
 # Slots of the `hyper` buffer: what changes from step to step, so that a step can be replayed with new values.
@@ -97,9 +99,19 @@ class Op:
     scalars: tuple[str, ...]
     rtol: float
     about: str = field(repr=False)
+    _seen: set[Hashable] = field(default_factory=set, repr=False, compare=False)  # operands that were found to fit
 
     def __call__(self, backend: Backend, ins: Sequence[Buf], outs: Sequence[Buf], **scalars: int) -> None:
         """Queue the operation. Raises InvalidArgumentError if an operand does not fit."""
+        given = (len(ins), *scalars.items(), *[(buf.shape, buf.dtype) for buf in (*ins, *outs)])
+        if given not in self._seen:
+            self._check_all(ins, outs, scalars)
+            if len(self._seen) >= MAX_SEEN:
+                self._seen.clear()
+            self._seen.add(given)
+        backend.run(self.name, ins, outs, tuple(scalars.values()))
+
+    def _check_all(self, ins: Sequence[Buf], outs: Sequence[Buf], scalars: Mapping[str, int]) -> None:
         if tuple(scalars) != self.scalars:
             raise InvalidArgumentError(f"{self.name}: expected scalars {self.scalars}, got {tuple(scalars)}")
         letters: dict[str, int] = dict(scalars)
@@ -108,7 +120,6 @@ class Op:
                 raise InvalidArgumentError(f"{self.name}: expected {len(args)} {side}, got {len(bufs)}")
             for arg, buf in zip(args, bufs, strict=True):
                 self._check(arg, buf, letters)
-        backend.run(self.name, ins, outs, tuple(scalars.values()))
 
     def _check(self, arg: Arg, buf: Buf, letters: dict[str, int]) -> None:
         if buf.dtype != arg.dtype:
@@ -130,13 +141,21 @@ class Op:
 def extent_of(dim: str, letters: Mapping[str, int]) -> int:
     """The value of a dimension such as "N", "E+1", "K-1", "N*k" or "N*(k+1)"; every letter must be known."""
     product = 1
+    for name, more in _factors(dim):
+        product *= (int(name) if name.isdigit() else letters[name]) + more
+    return product
+
+
+@cache
+def _factors(dim: str) -> tuple[tuple[str, int], ...]:
+    """(letter or number, what is added to it) of each factor."""
+    factors = []
     for factor in dim.split("*"):
         match = re.fullmatch(r"\(?([A-Za-z]+|\d+)([+-]\d+)?\)?", factor)
         if match is None:
             raise InvalidArgumentError(f"not a dimension: {dim!r}")
-        name = match[1]
-        product *= (int(name) if name.isdigit() else letters[name]) + int(match[2] or 0)
-    return product
+        factors.append((match[1], int(match[2] or 0)))
+    return tuple(factors)
 
 
 def _args(text: str, outputs: bool) -> tuple[Arg, ...]:

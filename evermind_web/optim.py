@@ -74,8 +74,12 @@ class FlatAdamW:
 
     def queue(self, g: Buf, hyper: Buf, half: bool = False) -> None:
         """stats = of g; then p, m, v take one step with the scalars in `hyper`, unless g is not finite."""
-        ops.grad_stats(self.backend, (g, hyper), (self.stats,), half=int(half))
-        ops.adamw(self.backend, (g, self.group, hyper, self.stats), (self.p, self.m, self.v), half=int(half))
+
+        def build() -> None:
+            ops.grad_stats(self.backend, (g, hyper), (self.stats,), half=int(half))
+            ops.adamw(self.backend, (g, self.group, hyper, self.stats), (self.p, self.m, self.v), half=int(half))
+
+        self.backend.replay(("adamw", self.stats.id, g.id, hyper.id, half), build)
 
     def free(self) -> None:
         """Give the moments back."""

@@ -61,7 +61,11 @@ class SeededRng:
         return out
 
     def _draws(self, n: int) -> npt.NDArray[np.float64]:
-        """The next n uniform numbers, float64 (n,); the stream doubles by jumping ahead 1, 2, 4, … states."""
+        """The next n uniform numbers, float64 (n,)."""
+        return self.states(n) / float(MODULUS)
+
+    def states(self, n: int) -> npt.NDArray[np.uint32]:
+        """The next n states, n >= 1; the stream doubles by jumping ahead 1, 2, 4, … states."""
         states = np.empty(n, np.uint32)
         states[:1] = (MULTIPLIER * self.state + INCREMENT) % MODULUS
         have, a, c = 1, MULTIPLIER, INCREMENT  # state[i + have] = a·state[i] + c
@@ -70,7 +74,7 @@ class SeededRng:
             states[have : have + more] = states[:more] * np.uint32(a) + np.uint32(c)  # wraps at 2³², as it should
             have, a, c = have + more, a * a % MODULUS, (a * c + c) % MODULUS
         self.state = int(states[-1])
-        return states / float(MODULUS)
+        return states
 
 
 def box_muller(uniforms: npt.NDArray[np.float64], std: float) -> npt.NDArray[np.float32]:

@@ -106,7 +106,7 @@ class Backend(Protocol):
         ...
 
     def start_read(self, *bufs: Buf) -> Reading[list[Array]]:
-        """`read` in two parts: flush and copy now, wait where the result is awaited. More work may be queued between."""
+        """`read` in two parts: flush and copy now, wait where the result is awaited. Work may be queued in between."""
         ...
 
     def dispose(self) -> None:

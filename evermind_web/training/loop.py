@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from evermind_web.backend.base import Backend, Buf
-from evermind_web.batch import Item
+from evermind_web.backend.base import Array, Backend, Buf, Reading
+from evermind_web.batch import Item, Window, cut_windows
 from evermind_web.errors import InvalidArgumentError, NonFiniteError
 from evermind_web.optim import DynamicLossScaler
+from evermind_web.pace import Pace
 from evermind_web.training.options import TrainingOptions
 
 RECORD = 4  # floats kept of each step until they are read: loss, squared gradient norm, not-finite flag, unused
@@ -62,7 +63,7 @@ class Steppable(Protocol):
         """The flat vector that is being trained."""
         ...
 
-    def queue_step(self, window: Sequence[Item], number: int, total: int, loss_scale: float) -> tuple[Buf, Buf, float]:
+    def queue_step(self, window: Window, number: int, total: int, loss_scale: float) -> tuple[Buf, Buf, float]:
         """Queue everything from zeroed gradients to the update; returns loss (1), stats (2) and the lr."""
         ...
 
@@ -96,6 +97,14 @@ class _Pending:
 
 
 @dataclass(slots=True)
+class _Chunk:
+    """Steps that were queued, and their numbers on the way back."""
+
+    steps: list[_Pending]
+    reading: Reading[list[Array]]
+
+
+@dataclass(slots=True)
 class _Best:
     loss: float = math.inf
     step: int = 0
@@ -116,6 +125,7 @@ class Loop:
     position: Position = field(default_factory=Position)
     stopped: bool = False
     _overflows: int = 0
+    _flight: list[_Chunk] = field(default_factory=list)
 
     async def run(self, items: Sequence[Item]) -> list[float]:
         """Mean loss of each epoch, the last one partial if it was stopped. Raises NonFiniteError naming the step."""
@@ -125,22 +135,31 @@ class Loop:
         at.sums = at.sums or [0.0] * self.options.epochs
         at.counts = at.counts or [0.0] * self.options.epochs
         backend, best = self.job.backend, _Best()
-        depth = 1 if self.scaler else backend.steps_per_read  # the host needs each step's flag to set the next scale
-        ring, pending = backend.alloc((depth, RECORD)), list[_Pending]()
+        # A scaler needs each step's flag before the next step. Elsewhere one chunk runs while the next one is queued.
+        self._pace = Pace(1 if self.scaler else backend.steps_per_read)
+        ahead = 1 if backend.steps_per_read > 1 and not self.scaler else 0
+        ring, queued = backend.alloc((backend.steps_per_read, RECORD)), list[_Pending]()
         try:
             while at.window < self._total and not self.stopped:
-                pending.append(self._queue(windows, at.window, ring, len(pending)))
+                queued.append(self._queue(windows, at.window, ring, len(queued)))
                 at.window += 1
-                if len(pending) == depth:
-                    await self._deliver(ring, pending)
-                if self._due(at.window, len(windows)):
-                    await self._deliver(ring, pending)
+                due = self._due(at.window, len(windows))
+                if due or len(queued) >= self._pace.chunk:
+                    self._flight.append(_Chunk(queued, backend.start_read(ring)))
+                    queued = []
+                    await self._deliver(0 if due else ahead)
+                    await asyncio.sleep(0)  # so that Stop, and everybody else, gets a turn
+                if due:
                     await self._evaluate(best)
-                await asyncio.sleep(0)  # so that Stop, and everybody else, gets a turn
-            await self._deliver(ring, pending)
+            if queued:
+                self._flight.append(_Chunk(queued, backend.start_read(ring)))
+            await self._deliver(0)
             if best.weights is not None and best.without_gain and self.options.keep_best:
                 backend.copy(best.weights, 0, self.job.trained, 0, self.job.trained.size)
         finally:
+            for chunk in self._flight:
+                chunk.reading.cancel()
+            self._flight.clear()
             backend.free(ring)
             if best.weights is not None:
                 backend.free(best.weights)
@@ -149,7 +168,7 @@ class Loop:
             self.position = Position()
         return history
 
-    def _windows(self, items: Sequence[Item]) -> list[Sequence[Item]]:
+    def _windows(self, items: Sequence[Item]) -> list[Window]:
         usable = [item for item in items if item.scored]
         if not usable:
             longest = max((len(item.tokens) for item in items), default=0)
@@ -158,27 +177,30 @@ class Loop:
                 if longest < 2
                 else "every target is masked: nothing to learn from"
             )
-        size = self.options.accum_steps
-        return [usable[i : i + size] for i in range(0, len(usable), size)]
+        return cut_windows(usable, self.options.accum_steps)
 
-    def _queue(self, windows: Sequence[Sequence[Item]], number: int, ring: Buf, slot: int) -> _Pending:
+    def _queue(self, windows: Sequence[Window], number: int, ring: Buf, slot: int) -> _Pending:
         backend, window = self.job.backend, windows[number % len(windows)]
         scale = self.scaler.scale if self.scaler else 1.0
         loss, stats, lr = self.job.queue_step(window, number + 1, self._total, scale)
         backend.copy(loss, 0, ring, slot * RECORD, 1)
         backend.copy(stats, 0, ring, slot * RECORD + 1, 2)
         backend.flush()
-        tokens = sum(item.scored for item in window)
-        weight = tokens if self.options.loss_reduction == "token" else len(window)
-        return _Pending(number + 1, number // len(windows), weight, tokens, scale, lr)
+        weight = window.scored if self.options.loss_reduction == "token" else len(window)
+        return _Pending(number + 1, number // len(windows), weight, window.scored, scale, lr)
 
-    async def _deliver(self, ring: Buf, pending: list[_Pending]) -> None:
-        if not pending:
-            return
-        (rows,) = await self.job.backend.read(ring)
+    async def _deliver(self, ahead: int) -> None:
+        """Wait for the numbers of all chunks but the newest `ahead`, and report them."""
+        while len(self._flight) > ahead:
+            chunk = self._flight[0]
+            (rows,) = await chunk.reading
+            self._flight.remove(chunk)
+            self._pace.delivered(len(chunk.steps))
+            self._report(rows[: len(chunk.steps)].tolist(), chunk.steps)
+
+    def _report(self, rows: list[list[float]], steps: list[_Pending]) -> None:
         at = self.position
-        for row, p in zip(rows, pending, strict=False):
-            loss, square, bad = (float(v) for v in row[:3])
+        for (loss, square, bad, _), p in zip(rows, steps, strict=True):
             self._check(p, loss, bool(bad))
             at.sums[p.epoch] += loss * p.weight
             at.counts[p.epoch] += p.weight
@@ -188,7 +210,6 @@ class Loop:
                 norm = math.sqrt(square) if square >= 0 else math.nan
                 where = (p.step, self._total, p.epoch + 1, self.options.epochs)
                 self.on_step(StepInfo(*where, loss, norm, at.tokens, seconds, bool(bad), p.loss_scale, p.lr))
-        pending.clear()
 
     def _check(self, p: _Pending, loss: float, overflow: bool) -> None:
         if not math.isfinite(loss):

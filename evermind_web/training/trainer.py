@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from evermind_web.backend.base import Buf
-from evermind_web.batch import Example, Item, Tokens, check_item, item_batches
+from evermind_web.batch import Example, Item, Tokens, Window, check_item
 from evermind_web.environment import run_blocking
 from evermind_web.errors import InvalidArgumentError
 from evermind_web.model import EvermindLM
@@ -65,7 +65,7 @@ class EvermindLMTrainer:
             self._adam = FlatAdamW(self.backend, self.model.flat, groups)
         return self._adam
 
-    def queue_step(self, window: Sequence[Item], number: int, total: int, loss_scale: float) -> tuple[Buf, Buf, float]:
+    def queue_step(self, window: Window, number: int, total: int, loss_scale: float) -> tuple[Buf, Buf, float]:
         """See `Steppable`."""
         model, adam, options = self.model, self._optimizer(), self.options
         # In mixed precision each step is read before the next, so that a skipped one does not count.
@@ -76,7 +76,7 @@ class EvermindLMTrainer:
         model.zero_grad()
         self.backend.zero(model.loss)
         noise = Noise(options.seed, number, options.dropout, options.router_noise, options.balance_coef, loss_scale)
-        for part, batch in enumerate(item_batches(window, options.weights(window), self.backend.row_multiple)):
+        for part, batch in enumerate(window.batches(options.weights, self.backend.row_multiple)):
             model.accumulate(batch, self.checkpoint, noise=noise.part(part))
         adam.queue(model.flat_grads, model.hyper, half=self.mixed_precision)
         return model.loss, adam.stats, lr
