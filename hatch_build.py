@@ -3,6 +3,7 @@
     wgsl/**.wgsl                            → evermind_web/_wgsl.json   {name: text}
     web/{bridge,store}.mjs and all that
     these import, by relative path          → evermind_web/_web.json    {name: text}
+    simd/kernels.wat, assembled by wabt     → evermind_web/_simd.json   {variant: module in base64}
 
 `vendor/idb.mjs` is no file of this checkout: it is the library `idb` from node_modules, with its licence.
 Comments are left out, line numbers stay. `evermind_web/resources.py` reads both.
@@ -13,6 +14,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -65,6 +67,19 @@ def without_comments(text: str) -> str:
     return COMMENT.sub(lambda match: "\n" * match.group().count("\n"), text)
 
 
+def simd_modules(root: Path) -> dict[str, str]:
+    """Return variant → WebAssembly module in base64.
+
+    Raises:
+        RuntimeError: node or wabt is missing, or the source is wrong.
+    """
+    done = subprocess.run(["node", str(root / "simd" / "assemble.mjs")], capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"simd/kernels.wat was not assembled (run `make setup` first):\n{done.stderr[-2000:]}")
+    modules: dict[str, str] = json.loads(done.stdout)
+    return modules
+
+
 class PackageDataHook(BuildHookInterface):  # type: ignore[type-arg]
     """Add the files to a wheel; an editable install reads them from the checkout instead."""
 
@@ -76,9 +91,13 @@ class PackageDataHook(BuildHookInterface):  # type: ignore[type-arg]
             return
         self.work = tempfile.mkdtemp()
         root = Path(self.root)
+        packs = {"simd": simd_modules(root)}
         for kind, files in (("wgsl", kernel_files(root)), ("web", web_files(root))):
             texts = {name: path.read_text(encoding="utf-8") for name, path in sorted(files.items())}
-            texts = {name: text if name.endswith(".txt") else without_comments(text) for name, text in texts.items()}
+            packs[kind] = {
+                name: text if name.endswith(".txt") else without_comments(text) for name, text in texts.items()
+            }
+        for kind, texts in packs.items():
             packed = Path(self.work) / f"{kind}.json"
             packed.write_text(json.dumps(texts, ensure_ascii=False, indent=0), encoding="utf-8")
             build_data["force_include"][str(packed)] = f"evermind_web/_{kind}.json"

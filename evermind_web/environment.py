@@ -217,6 +217,17 @@ def wasm_module() -> Any:
     return pyodide_js._module
 
 
+def load_wasm_library(module: bytes) -> Any:
+    """The exports of a WebAssembly module that imports `env.memory`: loaded into Python's own memory.
+
+    Pyodide does not hand that memory out; its loader of shared libraries gives it to a module that names itself one.
+    Needs 'wasm-unsafe-eval' of a Content-Security-Policy, as Pyodide does. Raises what the loader raises.
+    """
+    return wasm_module().loadWebAssemblyModule(
+        to_js_bytes(module), to_js_object({"loadAsync": False, "allowUndefined": True})
+    )
+
+
 class Proxies:
     """Python functions handed to JavaScript, kept alive until `dispose` and freed there exactly once.
 

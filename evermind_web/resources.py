@@ -1,6 +1,7 @@
-"""Text files that travel with the package: kernels (`wgsl`) and JavaScript modules (`web`).
+"""Text files that travel with the package: kernels (`wgsl`), JavaScript modules (`web`), SIMD modules (`simd`).
 
-A wheel carries them as package data, one JSON object of name → text for each kind: `_wgsl.json`, `_web.json`.
+A wheel carries them as package data, one JSON object of name → text for each kind: `_wgsl.json`, `_web.json`,
+`_simd.json` (in base64; assembled when the wheel is built, so that a source checkout has none).
 (Kernels resemble one another: together they compress to less than half of what they take as single files.) A
 source checkout has them in the folders `wgsl/` and `web/` beside the package. Names are relative, with "/"
 between folders: `"vendor/idb.mjs"`.
@@ -15,7 +16,7 @@ from typing import Literal
 
 from .errors import EvermindError
 
-Kind = Literal["wgsl", "web"]
+Kind = Literal["wgsl", "web", "simd"]
 
 _PACKAGE = Path(__file__).resolve().parent
 

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
+from evermind_web.backend import simd
 from evermind_web.backend.base import Array, Buf, Reading
-from evermind_web.backend.reference import REFERENCE
+from evermind_web.backend.reference import REFERENCE, linalg
 from evermind_web.errors import BackendError
 
 
@@ -22,7 +23,9 @@ class NumpyBackend:
 
     def __init__(self, dtype: DTypeLike = np.float32) -> None:
         self.dtype: np.dtype[Any] = np.dtype(dtype)
-        self.adapter_name = f"NumPy {np.__version__}"
+        products = simd.kernels()
+        linalg.use(products)
+        self.adapter_name = f"NumPy {np.__version__}" + (" + SIMD" if products else "")
         self._arrays: dict[int, Array] = {}
         self._next = 0
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from evermind_web.backend.base import Array
+from evermind_web.backend.reference.linalg import matmul
 from evermind_web.ops import HYPER, IGNORE
 
 CHUNK = 1 << 22  # logits held at once, in elements: bounds memory for large N*V
@@ -14,7 +15,7 @@ CHUNK = 1 << 22  # logits held at once, in elements: bounds memory for large N*V
 
 def head_logits(x: Array, emb: Array, logits: Array) -> None:
     """logits (N,V) = x (N,D) emb (V,D)ᵀ."""
-    np.matmul(x, emb.T, out=logits)
+    matmul(x, emb.T, out=logits)
 
 
 def scored_rows(targets: Array, weights: Array, vocab: int) -> Iterator[Array]:
@@ -39,7 +40,7 @@ def row_losses(logits: Array, targets: Array, weights: Array) -> tuple[Array, fl
 def head_xent_fwd(x: Array, emb: Array, targets: Array, weights: Array, loss: Array) -> None:
     """loss (1) += Σ_n weights[n] * cross-entropy of row n."""
     for rows in scored_rows(targets, weights, len(emb)):
-        loss[0] += row_losses(x[rows] @ emb.T, targets[rows], weights[rows])[1]
+        loss[0] += row_losses(matmul(x[rows], emb.T), targets[rows], weights[rows])[1]
 
 
 def head_xent_bwd(
@@ -48,9 +49,9 @@ def head_xent_bwd(
     """Inverts `logits = x embᵀ; loss = Σ w * (lse - logits[target])`: loss +=, dx (N,D) =, demb (V,D) +=."""
     dx[...] = 0
     for rows in scored_rows(targets, weights, len(emb)):
-        d, value = row_losses(x[rows] @ emb.T, targets[rows], weights[rows])
+        d, value = row_losses(matmul(x[rows], emb.T), targets[rows], weights[rows])
         loss[0] += value
         d[np.arange(len(rows)), targets[rows]] -= 1
         d *= (weights[rows] * hyper[HYPER["grad_scale"]])[:, None]
-        dx[rows] = d @ emb
-        demb += d.T @ x[rows]
+        dx[rows] = matmul(d, emb)
+        matmul(d.T, x[rows], demb, accumulate=True)

@@ -7,6 +7,7 @@ import numpy as np
 from evermind_web.backend.base import Array
 from evermind_web.backend.reference.conv import conv_bwd
 from evermind_web.backend.reference.head import row_losses, scored_rows
+from evermind_web.backend.reference.linalg import matmul
 from evermind_web.backend.reference.moe import moe_bwd
 from evermind_web.backend.reference.noise import drop_factors
 from evermind_web.backend.reference.norm import rmsnorm_bwd
@@ -15,14 +16,14 @@ from evermind_web.ops import HYPER
 
 def lora_fwd(base: Array, b: Array, a: Array, alpha: Array, merged: Array) -> None:
     """merged (V,D) = base (V,D) + alpha (1) * b (V,R) a (R,D); alpha[0] is alpha/rank."""
-    np.matmul(b * alpha[0], a, out=merged)
+    matmul(b * alpha[0], a, out=merged)
     merged += base
 
 
 def lora_bwd(dw: Array, b: Array, a: Array, alpha: Array, db: Array, da: Array) -> None:
     """Inverts `merged = base + alpha * b a`: db (V,R) += alpha * dw aᵀ; da (R,D) += alpha * bᵀ dw."""
-    db += alpha[0] * (dw @ a.T)
-    da += (b * alpha[0]).T @ dw
+    db += alpha[0] * matmul(dw, a.T)
+    matmul((b * alpha[0]).T, dw, da, accumulate=True)
 
 
 def dequant(codes: Array, scales: Array, values: Array, bits: int) -> None:
@@ -72,17 +73,17 @@ def moe_bwd_inputs(
 
 def lora_down(noise: Array, x: Array, a: Array, alpha: Array, u: Array) -> None:
     """u = alpha[0] * drop(x) aᵀ."""
-    np.matmul(x * drop_factors(noise, x.shape, x.dtype), a.T * alpha[0], out=u)
+    matmul(x * drop_factors(noise, x.shape, x.dtype), a.T * alpha[0], out=u)
 
 
 def lora_up(noise: Array, u: Array, a: Array, alpha: Array, x: Array) -> None:
     """x += drop(alpha[0] * u a); inverts lora_down for its x."""
-    x += (u * alpha[0]) @ a * drop_factors(noise, x.shape, x.dtype)
+    x += matmul(u * alpha[0], a) * drop_factors(noise, x.shape, x.dtype)
 
 
 def lora_outer(noise: Array, u: Array, x: Array, alpha: Array, da: Array) -> None:
     """da += alpha[0] * uᵀ drop(x); inverts lora_down for its a."""
-    da += (u * alpha[0]).T @ (x * drop_factors(noise, x.shape, x.dtype))
+    matmul((u * alpha[0]).T, x * drop_factors(noise, x.shape, x.dtype), da, accumulate=True)
 
 
 def lora_dropout(noise: Array, a: Array) -> None:
@@ -92,14 +93,14 @@ def lora_dropout(noise: Array, a: Array) -> None:
 
 def lora_head_logits(x: Array, u: Array, emb: Array, b: Array, logits: Array) -> None:
     """logits (N,V) = x embᵀ + u bᵀ."""
-    np.matmul(x, emb.T, out=logits)
-    logits += u @ b.T
+    matmul(x, emb.T, out=logits)
+    matmul(u, b.T, logits, accumulate=True)
 
 
 def lora_head_xent_fwd(x: Array, u: Array, emb: Array, b: Array, targets: Array, weights: Array, loss: Array) -> None:
     """loss (1) += Σ_n weights[n] * cross-entropy of row n."""
     for rows in scored_rows(targets, weights, len(emb)):
-        loss[0] += row_losses(x[rows] @ emb.T + u[rows] @ b.T, targets[rows], weights[rows])[1]
+        loss[0] += row_losses(matmul(x[rows], emb.T) + matmul(u[rows], b.T), targets[rows], weights[rows])[1]
 
 
 def lora_head_xent_bwd(
@@ -119,13 +120,13 @@ def lora_head_xent_bwd(
     dx[...] = 0
     du[...] = 0
     for rows in scored_rows(targets, weights, len(emb)):
-        d, value = row_losses(x[rows] @ emb.T + u[rows] @ b.T, targets[rows], weights[rows])
+        d, value = row_losses(matmul(x[rows], emb.T) + matmul(u[rows], b.T), targets[rows], weights[rows])
         loss[0] += value
         d[np.arange(len(rows)), targets[rows]] -= 1
         d *= (weights[rows] * hyper[HYPER["grad_scale"]])[:, None]
-        dx[rows] = d @ emb
-        du[rows] = d @ b
-        db += d.T @ u[rows]
+        dx[rows] = matmul(d, emb)
+        du[rows] = matmul(d, b)
+        matmul(d.T, u[rows], db, accumulate=True)
 
 
 # ---- the same with a packed embedding ----

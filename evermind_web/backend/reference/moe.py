@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from evermind_web.backend.base import Array
+from evermind_web.backend.reference.linalg import matmul
 from evermind_web.backend.reference.noise import add_router_noise
 from evermind_web.layout import moe_layout
 
@@ -87,26 +88,33 @@ def moe_fwd(
     starts[0] = 0
     starts[1:] = np.cumsum(np.bincount(experts.ravel(), minlength=E))
 
-    np.maximum(m @ shared.w1.T + shared.b1, 0, out=hidden[:N])
-    out[...] = a + (hidden[:N] @ shared.w2.T + shared.b2)
+    _expert_hidden(m, shared, hidden[:N])
+    out[...] = a + (matmul(hidden[:N], shared.w2.T) + shared.b2)
     for expert, first, last in zip(routed, starts[:-1], starts[1:], strict=True):
         slots = order[first:last]
         if not len(slots):
             continue
         rows, h = slots // k, hidden[N + first : N + last]
-        np.maximum(m[rows] @ expert.w1.T + expert.b1, 0, out=h)
-        out[rows] += gates.ravel()[slots, None] * (h @ expert.w2.T + expert.b2)
+        _expert_hidden(m[rows], expert, h)
+        out[rows] += gates.ravel()[slots, None] * (matmul(h, expert.w2.T) + expert.b2)
 
 
-def _expert_bwd(x: Array, h: Array, dy: Array, p: Expert, g: Expert | None) -> Array:
-    """Inverts `y = w2 relu(w1 x + b1) + b2`; adds to g, returns dx. relu let pass where h > 0."""
-    dpre = (dy @ p.w2) * (h > 0)
+def _expert_hidden(x: Array, p: Expert, h: Array) -> None:
+    """h = relu(w1 x + b1)."""
+    matmul(x, p.w1.T, out=h)
+    h += p.b1
+    np.maximum(h, 0, out=h)
+
+
+def _expert_bwd(x: Array, h: Array, dy: Array, dh: Array, p: Expert, g: Expert | None) -> Array:
+    """Inverts `y = w2 relu(w1 x + b1) + b2`, dh = dy w2 given; adds to g, returns dx. relu let pass where h > 0."""
+    dpre = dh * (h > 0)
     if g is not None:
         g.b2[...] += dy.sum(axis=0)
-        g.w2[...] += dy.T @ h
+        matmul(dy.T, h, g.w2, accumulate=True)
         g.b1[...] += dpre.sum(axis=0)
-        g.w1[...] += dpre.T @ x
-    return np.asarray(dpre @ p.w1)
+        matmul(dpre.T, x, g.w1, accumulate=True)
+    return matmul(dpre, p.w1)
 
 
 def balance_bwd(m: Array, W: Array, experts: Array, probs: Array, balance: Array, dm: Array, dW: Array) -> None:
@@ -116,8 +124,8 @@ def balance_bwd(m: Array, W: Array, experts: Array, probs: Array, balance: Array
     counts = np.bincount(experts[balance != 0].ravel(), minlength=E)
     shares = (counts / max(int(counts.sum()), 1)).astype(m.dtype)
     dlogits = balance[:, None] * probs * (shares - (probs @ shares)[:, None])
-    dm += dlogits @ wr
-    gwr += dlogits.T @ m
+    matmul(dlogits, wr, dm, accumulate=True)
+    matmul(dlogits.T, m, gwr, accumulate=True)
 
 
 def moe_bwd(
@@ -143,16 +151,18 @@ def moe_bwd(
     N, D = m.shape
     wr, (shared, *routed) = split_block(W, D, H, E)
     gwr, (gshared, *grouted) = (None, [None] * (E + 1)) if dW is None else split_block(dW, D, H, E)
-    dm[...] = _expert_bwd(m, hidden[:N], dy, shared, gshared)
+    dm[...] = _expert_bwd(m, hidden[:N], dy, matmul(dy, shared.w2), shared, gshared)
     dgate = np.zeros(N * k, m.dtype)
     for p, g, first, last in zip(routed, grouted, starts[:-1], starts[1:], strict=True):
         slots = order[first:last]
         if not len(slots):
             continue
         rows, h = slots // k, hidden[N + first : N + last]
-        # out[rows] += gate * y, and y = w2 h + b2 is not kept: its product with dy is recomputed
-        dgate[slots] = np.einsum("nd,nd->n", dy[rows], h @ p.w2.T + p.b2)
-        dm[rows] += _expert_bwd(m[rows], h, gates.ravel()[slots, None] * dy[rows], p, g)
+        # out[rows] += gate * y, and y = w2 h + b2 is not kept; its product with dy is (dy w2) h + dy b2
+        gate, dout = gates.ravel()[slots, None], dy[rows]
+        dh = matmul(dout, p.w2)
+        dgate[slots] = np.einsum("nh,nh->n", dh, h) + dout @ p.b2
+        dm[rows] += _expert_bwd(m[rows], h, gate * dout, gate * dh, p, g)
     if k == 1:
         return  # a softmax over one logit is constant
     per_token = dgate.reshape(N, k)
@@ -160,5 +170,5 @@ def moe_bwd(
     chosen = gates * (per_token - np.sum(gates * per_token, axis=1, keepdims=True))
     np.put_along_axis(dlogits, experts, chosen, axis=1)
     if gwr is not None:
-        gwr += dlogits.T @ m
-    dm += dlogits @ wr
+        matmul(dlogits.T, m, gwr, accumulate=True)
+    matmul(dlogits, wr, dm, accumulate=True)
