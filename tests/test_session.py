@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -176,12 +177,13 @@ async def test_a_lost_device_costs_only_the_run_in_flight(taught: Session, monke
     assert taught.current is not None
     model, expected = taught.current.model, await written(taught, "Alice", max_new_tokens=12)
 
-    async def lost(*_: Any, **__: Any) -> Any:
-        raise DeviceLostError("GPU lost at step 3 (unknown).")
+    async def lost(*_: Any, on_step: Any) -> Any:
+        on_step(SimpleNamespace(step=3, total_steps=5, loss=6.0, tokens=100, seconds=1.0))
+        raise DeviceLostError("the GPU device was lost (unknown: hung); request a new backend")
 
     with monkeypatch.context() as patch:
         patch.setattr("evermind_web.training.EvermindLMTrainer.fit_async", lost)
-        with pytest.raises(DeviceLostError, match=r"GPU lost at step 3 .*Try again"):
+        with pytest.raises(DeviceLostError, match=r"GPU lost at step 3 \(unknown: hung\).*Try again"):
             await taught.train(WELLS, {"steps": 5})
     assert taught.current.model is not model
     assert await written(taught, "Alice", max_new_tokens=12) == expected

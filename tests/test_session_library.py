@@ -102,6 +102,32 @@ async def test_rename_and_delete_follow_into_memory() -> None:
     assert (await library.load("H. G."))["model"]["name"] == "Lewis"
 
 
+async def test_deleting_by_mistake_can_be_undone() -> None:
+    library = await taught()
+    await library.save("Alice")
+    text = await written(library)
+    for name in ("Wells", "Alice"):
+        filename, data = await library.export_file(name)
+        described = await library.delete(name)
+        assert not all(x["saved"] for x in (described["model"], *described["adapters"]))
+        imported = await library.import_file(data, filename)
+        assert imported["name"] == name
+        assert all(x["saved"] for x in (imported["session"]["model"], *imported["session"]["adapters"]))
+    assert await written(library) == text
+
+
+async def test_loading_keeps_adapters_that_are_not_saved_yet() -> None:
+    library = await taught()
+    await library.save("Alice")
+    await library.session.personalize(OTHER, "Verne", {"steps": 1})
+    filename, data = await library.export_file("Wells")
+    described = await library.load("Alice")
+    assert [(a["name"], a["saved"]) for a in described["adapters"]] == [("Wells", True), ("Verne", False)]
+    await library.delete("Wells")
+    await library.session.personalize(OTHER[::-1], "Wells", {"steps": 1})  # now another one has its name
+    assert (await library.import_file(data, filename))["name"] == "Wells 2"
+
+
 async def test_two_models_that_share_a_tokenizer_keep_it_until_the_last_goes() -> None:
     library = await taught(adapter="")
     await library.save("Alice")

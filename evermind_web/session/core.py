@@ -8,15 +8,16 @@ strings and numbers. Saved things are `library.py`'s business; JavaScript is `fa
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import Any, cast
 
+from evermind_web import EvermindLMLoRA
 from evermind_web.backend.base import Backend
 from evermind_web.backend.request import request_backend
 from evermind_web.errors import BackendError, DeviceLostError, EvermindError, InvalidArgumentError
-from evermind_web.lora import EvermindLMLoRA
 from evermind_web.model import EvermindLM
 from evermind_web.session import recipes, texts
 from evermind_web.session.model_set import Adapter, ModelSet
@@ -39,6 +40,7 @@ class Session:
         self.active_adapter: str | None = None
         self._job_name = ""
         self._stopping = False
+        self._step = 0  # of the training that runs, for messages
         self._trainer: Any = None
 
     # ── life ─────────────────────────────────────────────────────────────────
@@ -192,6 +194,7 @@ class Session:
 
         def on_step(info: StepInfo) -> None:
             progress(info)
+            self._step = info.step
             if self._stopping:
                 trainer.stop()
 
@@ -305,7 +308,7 @@ class Session:
         """Hold the session for one job. Raises EvermindError, naming the other, while one runs."""
         if self._job_name:
             raise EvermindError(f"{self._job_name} is still running. Stop it first, or wait until it is done.")
-        self._job_name, self._stopping = name, False
+        self._job_name, self._stopping, self._step = name, False, 0
         try:
             yield
         finally:
@@ -317,13 +320,18 @@ class Session:
             try:
                 yield
             except DeviceLostError as error:
+                step = f" at step {self._step}" if self._step else ""
+                reason = re.search(r"\(.*\)", str(error))
                 await self._recover()
                 raise DeviceLostError(
-                    f"{error} The model is as it was before; the work continues on {self.backend.name}. Try again."
+                    f"GPU lost{step} {reason[0] if reason else ''}: the model is as it was before, "
+                    f"and the work goes on with {self.backend.name}. Try again."
                 ) from error
 
     async def _recover(self) -> None:
         """Open a device again and bring the model back from its bytes."""
+        with suppress(EvermindError):  # whatever of the lost one can still be freed
+            self.backend.dispose()
         self.backend, self.fallback_reason = await _open_backend(None)
         if self.current is not None:
             active = self.active_adapter

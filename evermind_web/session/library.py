@@ -7,6 +7,7 @@ A tokenizer is stored under its own hash, so that renaming a model touches one r
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Set
 from typing import Any
 
 from evermind_web.errors import ConfigMismatchError, EvermindError, FormatError, InvalidArgumentError, StorageError
@@ -91,25 +92,27 @@ class Library:
                 raise InvalidArgumentError(f"“{name}” is a {record.kind}, not a model or adapter.")
             base = record if record.kind == "base" else await self._base_of(record)
             current = self.session.current
-            if current is None or current.fingerprint != base.base_fingerprint or not current.saved:
+            if current is None or current.fingerprint != base.base_fingerprint:
                 current = await self._load_set(base, data if base is record else None)
-            active = name if record.kind == "adapter" else None
-            self.session.adopt(current, active)
+            current.name, current.saved = base.name, True
+            await self._add_adapters(current)
+            self.session.adopt(current, name if record.kind == "adapter" else None)
             return self.session.describe()
 
     async def _load_set(self, base: Record, data: bytes | None) -> ModelSet:
         checkpoint = data if data is not None else (await self.store.load(base.name))[1]
         _, tokenizer = await self.store.load(str(base.metadata.get("tokenizer", "")))
-        metadata = base.metadata.get("training", {})
-        loaded = await ModelSet.of_files(checkpoint, tokenizer, metadata, self.session.backend)
-        loaded.name, loaded.saved = base.name, True
+        return await ModelSet.of_files(checkpoint, tokenizer, base.metadata.get("training", {}), self.session.backend)
+
+    async def _add_adapters(self, current: ModelSet) -> None:
+        """Bring the saved adapters of a model that are not in memory yet; those that are keep what they learned."""
         for record in await self.store.list():
-            if record.kind == "adapter" and record.base_fingerprint == loaded.fingerprint:
+            if record.kind != "adapter" or record.base_fingerprint != current.fingerprint:
+                continue
+            if record.name not in current.adapters:
                 _, blob = await self.store.load(record.name)
-                loaded.adapters[record.name] = Adapter(
-                    record.name, blob, record.metadata.get("training", {}), saved=True
-                )
-        return loaded
+                training = record.metadata.get("training", {})
+                current.adapters[record.name] = Adapter(record.name, blob, training, saved=True)
 
     async def _base_of(self, adapter: Record) -> Record:
         for record in await self.store.list():
@@ -180,7 +183,8 @@ class Library:
         """
         package = container.unpack(data, filename)
         known = {r.name: r for r in await self.store.list()}
-        name, notice = _free_name(known, check_name(package.name[:80])), ""
+        wanted = check_name(package.name[:80])
+        name, notice = _free_name(known.keys() | self._other_adapters(package, wanted), wanted), ""
         training = package.metadata.get("training", {})
         if package.kind == "base":
             items = self._imported_base(name, package, tokenizer, training)
@@ -191,10 +195,27 @@ class Library:
             raise FormatError(f"{filename} is a tokenizer alone. Choose it together with its checkpoint (.evl0).")
         # A tokenizer that is there already has the same hash, so it is the same.
         await self.store.save_many([item for item in items if item.kind != "tokenizer" or item.name not in known])
-        current = self.session.current
-        if package.kind == "adapter" and current is not None and current.fingerprint == items[0].base_fingerprint:
-            current.adapters[name] = Adapter(name, package.files[ADAPTER], training, saved=True)
+        self._note_imported(name, package, items[-1].base_fingerprint)
         return {"name": name, "kind": package.kind, "notice": notice, "session": self.session.describe()}
+
+    def _other_adapters(self, package: Package, name: str) -> set[str]:
+        """Names of adapters in memory that an imported file must not take; its own place it may take again."""
+        live = self.session.current.adapters if self.session.current is not None else {}
+        own = name in live and package.files.get(ADAPTER) == live[name].data
+        return set(live) - ({name} if own else set())
+
+    def _note_imported(self, name: str, package: Package, fingerprint: str) -> None:
+        """If what was imported belongs to the model in memory, that model has it now, saved."""
+        current = self.session.current
+        if current is None or current.fingerprint != fingerprint:
+            return
+        if package.kind == "base":
+            current.name, current.saved = name, True
+        elif name in current.adapters:
+            current.adapters[name].saved = True
+        else:
+            training = package.metadata.get("training", {})
+            current.adapters[name] = Adapter(name, package.files[ADAPTER], training, saved=True)
 
     def _imported_base(
         self, name: str, package: Package, tokenizer: bytes | None, training: dict[str, Any]
@@ -257,7 +278,7 @@ def _check_free(known: dict[str, Record], name: str, kind: str, fingerprint: str
         )
 
 
-def _free_name(known: dict[str, Record], name: str) -> str:
+def _free_name(known: Set[str], name: str) -> str:
     """`name`, or `name 2`, `name 3`, … if it is taken."""
     number, free = 1, name
     while free in known:

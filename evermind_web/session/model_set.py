@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from evermind_web import EvermindLMLoRA
 from evermind_web.backend.base import Backend
 from evermind_web.errors import ConfigMismatchError, FormatError
 from evermind_web.formats.evl0 import read_evl0
-from evermind_web.lora import EvermindLMLoRA
 from evermind_web.model import EvermindLM
 from evermind_web.session.container import check_adapter_shape
 from evermind_web.tokenizer import BPETokenizer

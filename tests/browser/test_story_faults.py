@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest_asyncio
-from playwright.async_api import Browser, Page, Route, expect
+from playwright.async_api import Browser, BrowserContext, Page, Route, expect
 
 from tests.browser.conftest import PageLog, open_context
 from tests.browser.story_page import StoryPage
@@ -121,17 +121,64 @@ async def test_a_wheel_that_is_missing_on_the_server_is_named(page: Page, page_l
     page_log.problems.clear()  # Pyodide reports the failed download on the console
 
 
+async def change_worker(context: BrowserContext, code: str) -> None:
+    """Run `code` in the page's worker before anything of its own: the way to take a browser's features away there."""
+
+    async def changed(route: Route) -> None:
+        response = await route.fetch()
+        await route.fulfill(response=response, body=f"{await response.text()}\n{code}")
+
+    # Imports run before a module's own code, but nothing of ours looks at these features until `boot` is called.
+    await context.route(re.compile(r"/worker\.mjs$"), changed)
+
+
+async def test_a_lost_gpu_costs_only_the_run_in_flight(page: Page) -> None:
+    keep_device = """
+        const request = GPUAdapter.prototype.requestDevice;
+        GPUAdapter.prototype.requestDevice = async function (...options) {
+            return (self.lastDevice = await request.apply(this, options));
+        };"""
+    await change_worker(page.context, keep_device)
+    story = StoryPage(page)
+    await story.open()
+    await story.part("train-text").fill(TEXT)
+    await story.learn("train", 1)
+    await story.part("prompt").fill("It was")
+    await story.part("max-tokens").fill("8")
+    await story.write()
+    text = await story.part("output").inner_text()
+
+    await story.part("train-text").fill(TEXT.upper())
+    await story.part("train-start").click()
+    await story.part("confirm-ok").click()
+    await expect(story.part("train-status")).to_have_text(re.compile("step [1-9]"), timeout=60_000)
+    await page.workers[0].evaluate("lastDevice.destroy()")
+    await story.expect_error(
+        r"GPU lost at step \d+ \(destroyed.*the model is as it was before.*Try again", timeout=60_000
+    )
+    await expect(story.part("backend")).to_have_text(re.compile(r"WebGPU · \w+"))
+    await story.write()
+    assert await story.part("output").inner_text() == text
+
+
+async def test_the_page_needs_no_jspi(page: Page) -> None:
+    await change_worker(page.context, "delete WebAssembly.Suspending; delete WebAssembly.promising;")
+    story = StoryPage(page)
+    await story.open(NUMPY)
+    assert not await page.workers[0].evaluate("'Suspending' in WebAssembly")
+    await story.part("train-text").fill(TEXT)
+    await story.learn("train", 1)
+    await story.part("max-tokens").fill("8")
+    await story.write()  # from an empty prompt
+    assert await story.part("output").inner_text()
+    await story.save("Times")
+
+
 async def test_a_browser_with_webgpu_but_no_adapter_uses_numpy(browser: Browser, server: str) -> None:
     context = await open_context(browser, server)
     try:
         page = await context.new_page()
-
-        async def without_adapter(route: Route) -> None:
-            response = await route.fetch()
-            body = "navigator.gpu.requestAdapter = async () => null;\n" + await response.text()
-            await route.fulfill(response=response, body=body)
-
-        await context.route(re.compile(r"/worker\.mjs$"), without_adapter)
+        await change_worker(context, "navigator.gpu.requestAdapter = async () => null;")
         story = StoryPage(page)
         await story.open()
         await expect(story.part("backend")).to_contain_text("NumPy")

@@ -1,7 +1,7 @@
 // One training run on the page: progress bar, numbers and curve, Start and Stop. Steps 1 and 3 each have one.
 
 import { createCurve } from "./curve.mjs";
-import { part, query, sentence } from "./dom.mjs";
+import { part, query } from "./dom.mjs";
 import * as format from "./format.mjs";
 import { clearError, showError } from "./messages.mjs";
 
@@ -68,7 +68,7 @@ export function createRun(job, store, work, confirm = async () => true) {
       eta.textContent = "–";
     } catch (error) {
       showError(error);
-      status.textContent = error instanceof Error && error.name === "InvalidArgumentError" ? before : sentence(error);
+      status.textContent = error instanceof Error && error.name === "InvalidArgumentError" ? before : "That did not work.";
       bar.value = 0;
     } finally {
       store.set({ busy: "" });
