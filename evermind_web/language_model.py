@@ -65,9 +65,10 @@ class LanguageModel:
 
     # ---- what the trainers use: queued, nothing waits ----
 
-    def set_hyper(self, values: dict[str, float]) -> None:
-        """Upload the step scalars (`ops.HYPER`); gradient scales default to 1, all others to 0."""
-        self.backend.write(self.hyper, ops.hyper_vector(values))
+    def set_hyper(self, values: dict[str, float] | F32) -> None:
+        """Upload the step scalars: by name (`ops.HYPER`; scales default to 1, all others to 0), or the vector (16)."""
+        vector = ops.hyper_vector(values) if isinstance(values, dict) else values
+        self.backend.write(self.hyper, vector)
 
     def tape(self, rows: int, shared_layers: bool) -> Tape:
         """Buffers for a pass over exactly `rows` rows."""

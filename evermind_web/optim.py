@@ -60,6 +60,29 @@ class AdamWOptions:
         }
 
 
+class StepScalars:
+    """The contents of a `hyper` buffer, step by step: only what changes is written anew."""
+
+    def __init__(self, options: AdamWOptions, max_grad_norm: float = 0.0) -> None:
+        self.options = options
+        self._vector = ops.hyper_vector(options.hyper(1) | {"max_grad_norm": max_grad_norm})
+
+    def at(self, step: int, lr: float, loss_scale: float = 1.0) -> F32:
+        """The vector (16) of step number `step` (from 1); the next call overwrites it."""
+        vector, options = self._vector, self.options
+        vector[_LR] = lr
+        vector[_CORRECTION1] = 1 - options.beta1**step
+        vector[_CORRECTION2] = 1 - options.beta2**step
+        vector[_SCALE] = loss_scale
+        vector[_UNSCALE] = 1 / loss_scale
+        return vector
+
+
+_LR, _CORRECTION1, _CORRECTION2, _SCALE, _UNSCALE = (
+    ops.HYPER[name] for name in ("lr", "bias_correction1", "bias_correction2", "grad_scale", "inv_grad_scale")
+)
+
+
 class FlatAdamW:
     """AdamW over one flat padded vector on a backend. `queue` queues a step; nothing waits.
 

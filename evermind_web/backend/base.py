@@ -7,6 +7,7 @@ before `run` is called, so a backend does not check them again.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Generator, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
@@ -31,10 +32,7 @@ class Buf:
     @property
     def size(self) -> int:
         """Number of elements, a Python int."""
-        count = 1
-        for extent in self.shape:
-            count *= extent
-        return count
+        return math.prod(self.shape)
 
 
 class Reading(Generic[T]):

@@ -56,6 +56,7 @@ class WebGPUBackend:
         self._sync = os.environ.get("EVERMIND_SYNC", "") not in ("", "0") if sync is None else sync
         self._records = array("i")
         self._staging: NDArray[np.uint8] = np.zeros(2 * _STAGED, np.uint8)
+        self._staging_bytes = self._staging.data
         self._staged = 0
         self._next_id = 1
         self._roots: dict[int, int] = {}  # id -> the buffer that owns its memory
@@ -126,6 +127,8 @@ class WebGPUBackend:
         self._root(buf)
         self._check_not_recording("write")
         data = _as_dtype(array, buf)
+        if not data.size:
+            return
         if data.nbytes > _STAGED:
             # Straight to the buffer; but a queue write overtakes what is not submitted yet.
             self.flush()
@@ -134,7 +137,7 @@ class WebGPUBackend:
         if self._staged + data.nbytes > self._staging.size:
             self.flush()
         start, self._staged = self._staged, self._staged + data.nbytes
-        self._staging[start : self._staged] = data.reshape(-1).view(np.uint8)
+        self._staging_bytes[start : self._staged] = data.data.cast("B")
         self._records.extend((UPLOAD, buf.id, start, data.nbytes))
 
     def zero(self, buf: Buf) -> None:
@@ -294,7 +297,7 @@ class WebGPUBackend:
 def _as_dtype(array: Array, buf: Buf) -> Array:
     """`array` as contiguous little-endian values of `buf`'s dtype; integers are cast only where they fit."""
     values = np.asarray(array)
-    if values.dtype == _DTYPES[buf.dtype] and values.flags.c_contiguous and values.size == buf.size:
+    if values.dtype is _DTYPES[buf.dtype] and values.flags.c_contiguous and values.size == buf.size:
         return values
     if values.size != buf.size:
         raise InvalidArgumentError(f"cannot write shape {values.shape} to a buffer of shape {buf.shape}")

@@ -9,6 +9,7 @@ from typing import Any
 
 from evermind_web.batch import Item, sequence_weights, token_weights
 from evermind_web.errors import InvalidArgumentError
+from evermind_web.network import Noise
 from evermind_web.params import whole_number
 
 SCHEDULES = ("constant", "linear", "cosine")
@@ -68,6 +69,12 @@ class TrainingOptions:
         progress = min(1.0, (step - self.warmup_steps) / max(1, total - self.warmup_steps))
         left = 1 - progress if self.lr_scheduler_type == "linear" else 0.5 * (1 + math.cos(math.pi * progress))
         return self.min_lr_ratio + (1 - self.min_lr_ratio) * left
+
+    def noise(self, step: int, loss_scale: float = 1.0) -> Noise | None:
+        """What is random, or added to the loss, in step number `step`; None where nothing is."""
+        if not (self.dropout or self.router_noise or self.balance_coef):
+            return None
+        return Noise(self.seed, step, self.dropout, self.router_noise, self.balance_coef, loss_scale)
 
     def weights(self, window: Sequence[Item]) -> list[float]:
         """Loss weights of the items of a window."""

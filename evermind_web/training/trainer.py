@@ -10,8 +10,7 @@ from evermind_web.batch import Example, Item, Tokens, Window, check_item
 from evermind_web.environment import run_blocking
 from evermind_web.errors import InvalidArgumentError
 from evermind_web.model import EvermindLM
-from evermind_web.network import Noise
-from evermind_web.optim import AdamWOptions, DynamicLossScaler, FlatAdamW
+from evermind_web.optim import AdamWOptions, DynamicLossScaler, FlatAdamW, StepScalars
 from evermind_web.training.loop import Loop, OnEval, OnStep, Position
 from evermind_web.training.options import TrainingOptions
 from evermind_web.training.state import TrainingState, read_state, write_state
@@ -48,6 +47,7 @@ class EvermindLMTrainer:
         self.decayed = decayed_names([spec.name for spec in model.table.specs], decay)
         self.loss_scaler = DynamicLossScaler(**(mixed_precision if isinstance(mixed_precision, dict) else {}))
         self.mixed_precision = mixed_precision is not False
+        self._scalars = StepScalars(self.adamw, self.options.max_grad_norm)
         self._adam: FlatAdamW | None = None
         self._loop: Loop | None = None
         self._position = Position()
@@ -71,13 +71,12 @@ class EvermindLMTrainer:
         # In mixed precision each step is read before the next, so that a skipped one does not count.
         self._queued = adam.step + 1 if self.mixed_precision else self._queued + 1
         lr = self.adamw.lr * options.lr_factor(self._queued, total)
-        scales = {"grad_scale": loss_scale, "inv_grad_scale": 1 / loss_scale, "max_grad_norm": options.max_grad_norm}
-        model.set_hyper(self.adamw.hyper(self._queued) | scales | {"lr": lr})
+        model.set_hyper(self._scalars.at(self._queued, lr, loss_scale))
         model.zero_grad()
         self.backend.zero(model.loss)
-        noise = Noise(options.seed, number, options.dropout, options.router_noise, options.balance_coef, loss_scale)
+        noise = options.noise(number, loss_scale)
         for part, batch in enumerate(window.batches(options.weights, self.backend.row_multiple)):
-            model.accumulate(batch, self.checkpoint, noise=noise.part(part))
+            model.accumulate(batch, self.checkpoint, noise=noise and noise.part(part))
         adam.queue(model.flat_grads, model.hyper, half=self.mixed_precision)
         return model.loss, adam.stats, lr
 
