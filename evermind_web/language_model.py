@@ -169,6 +169,10 @@ class LanguageModel:
                 for token, logprob in zip(chunk.ids[0], chunk.logprobs[0].tolist(), strict=False):
                     yield NewToken(token, logprob)
 
+    def stream_tokens(self, prompt: Tokens, **options: Any) -> Iterator[NewToken]:
+        """Blocking twin of `stream_tokens_async`."""
+        return drain(self.stream_tokens_async(prompt, **options))
+
     async def stream_async(self, prompt: Tokens, **options: Any) -> AsyncIterator[int]:
         """New token ids one by one, the stop token included; options as in `generate_async`."""
         async with aclosing(self._chunks(prompt, options)) as chunks:

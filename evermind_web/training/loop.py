@@ -78,9 +78,13 @@ class Steppable(Protocol):
 
 @dataclass(slots=True)
 class Position:
-    """Where a fit stands, so that it can be resumed: windows done, and sums of the epochs' losses."""
+    """Where a fit stands, so that it can be resumed: windows done, and sums of the epochs' losses.
+
+    first_step: steps that the optimizer had applied when the fit began; its schedule counts from there.
+    """
 
     window: int = 0
+    first_step: int = 0
     sums: list[float] = field(default_factory=list)
     counts: list[float] = field(default_factory=list)
     tokens: int = 0

@@ -70,7 +70,7 @@ class EvermindLMTrainer:
         model, adam, options = self.model, self._optimizer(), self.options
         # In mixed precision each step is read before the next, so that a skipped one does not count.
         self._queued = adam.step + 1 if self.mixed_precision else self._queued + 1
-        lr = self.adamw.lr * options.lr_factor(self._queued, total)
+        lr = self.adamw.lr * options.lr_factor(self._queued - self._position.first_step, total)
         model.set_hyper(self._scalars.at(self._queued, lr, loss_scale))
         model.zero_grad()
         self.backend.zero(model.loss)
@@ -110,9 +110,9 @@ class EvermindLMTrainer:
         self._validation = [check_item(s, vocab) for s in validation]
         if validation and not any(item.scored for item in self._validation):
             raise InvalidArgumentError("the validation sequences have no target to score; give longer ones")
-        if not resume:
-            self._position = Position()
         self._queued = self._optimizer().step
+        if not resume or not self._position.window:
+            self._position = Position(first_step=self._queued)
         scaler = self.loss_scaler if self.mixed_precision else None
         loop = Loop(self, self.options, scaler, on_step, on_eval, bool(validation), self._position)
         self._loop = loop

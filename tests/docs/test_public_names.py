@@ -58,7 +58,7 @@ def _says(value: Any) -> bool:
     return bool(doc.strip()) and not generated
 
 
-ALONE = {"forward_rows_async", "backward_rows_async", "stream_tokens_async", "views_async"}  # no plain twin
+ALONE = {"forward_rows_async", "backward_rows_async", "views_async"}  # no plain twin
 
 
 def test_every_async_name_has_a_blocking_twin() -> None:

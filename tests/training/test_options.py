@@ -63,6 +63,14 @@ def test_the_schedule_reaches_the_weights() -> None:
     assert np.array_equal(weights(still), before)  # the only step is the last one, where the rate is 0
 
 
+def test_the_schedule_of_a_second_fit_starts_anew() -> None:
+    trainer, seen = EvermindLMTrainer(small(), lr_scheduler_type="linear"), list[StepInfo]()
+    trainer.fit(texts(4), seen.append)
+    trainer.fit(texts(4), seen.append)
+    assert [s.lr for s in seen] == pytest.approx([0.01 * f for f in (0.75, 0.5, 0.25, 0)] * 2)
+    assert trainer._optimizer().step == 8
+
+
 # ---- gradient clipping and weight decay ----
 
 
