@@ -1,4 +1,5 @@
-;; Matrix products for float32 arrays that lie in the memory of another module: Pyodide's, where NumPy has no BLAS.
+;; Matrix products, and a few passes, for float32 arrays that lie in the memory of another module: Pyodide's, where
+;; NumPy has no BLAS and makes a pass for each operation.
 ;; Assembled by simd/assemble.mjs, called by evermind_web/backend/simd.py, tested in tests/browser/test_simd.py.
 ;;
 ;; Sizes are in elements, strides in bytes. Arrays are given as the addresses of NumPy's array objects (Python's `id`),
@@ -219,4 +220,165 @@
           (br_if $i_loop (i32.lt_s (local.tee $i (i32.add (local.get $i) (global.get $ROWS))) (local.get $M))))
         (br_if $k_loop (i32.lt_s (local.tee $k (i32.add (local.get $k) (global.get $DEPTH))) (local.get $K))))
       (br_if $j_loop (i32.lt_s (local.tee $j (i32.add (local.get $j) (global.get $COLS))) (local.get $N)))))
+
+  ;; ---- passes over dense arrays, each in one instead of several ----
+
+  ;; e^x of four numbers, within 2 units in the last place: e^x = 2^n e^r, |r| ≤ ln(2)/2, by a polynomial (Cephes).
+  (func $exp (param $x v128) (result v128)
+    (local $n v128) (local $r v128)
+    (local.set $n (f32x4.nearest (f32x4.mul (f32x4.max (local.get $x) (f32x4.splat (f32.const -87.3)))
+      (f32x4.splat (f32.const 1.44269504088896341)))))
+    (local.set $r (f32x4.max (local.get $x) (f32x4.splat (f32.const -87.3))))
+    (local.set $r (f32x4.sub (local.get $r) (f32x4.mul (local.get $n) (f32x4.splat (f32.const 0.693359375)))))
+    (local.set $r (f32x4.add (local.get $r) (f32x4.mul (local.get $n) (f32x4.splat (f32.const 2.12194440e-4)))))
+    (v128.andnot
+      (f32x4.mul
+        (f32x4.add (f32x4.add (f32x4.mul (f32x4.mul (local.get $r) (local.get $r))
+          (f32x4.add (f32x4.mul (f32x4.add (f32x4.mul (f32x4.add (f32x4.mul (f32x4.add (f32x4.mul
+            (f32x4.add (f32x4.mul (f32x4.splat (f32.const 1.9875691500e-4)) (local.get $r))
+              (f32x4.splat (f32.const 1.3981999507e-3))) (local.get $r))
+              (f32x4.splat (f32.const 8.3334519073e-3))) (local.get $r))
+              (f32x4.splat (f32.const 4.1665795894e-2))) (local.get $r))
+              (f32x4.splat (f32.const 1.6666665459e-1))) (local.get $r))
+              (f32x4.splat (f32.const 5.0000001201e-1))))
+          (local.get $r)) (f32x4.splat (f32.const 1)))
+        (i32x4.shl (i32x4.add (i32x4.trunc_sat_f32x4_s (local.get $n)) (i32x4.splat (i32.const 127))) (i32.const 23)))
+      (f32x4.lt (local.get $x) (f32x4.splat (f32.const -87.3)))))  ;; so small is 0; NaN stays NaN
+
+  ;; x (rows,cols): best (rows) f32 = the maximum, x = e^(x - best), total (rows) f64 = their sum, x /= total. cols ≥ 4.
+  (func (export "softmax_rows") (param $x i32) (param $rows i32) (param $cols i32) (param $best i32) (param $total i32)
+    (local $at i32) (local $four i32) (local $end i32) (local $v v128) (local $m v128) (local $sum v128) (local $last f64)
+    (local.set $x (call $data (local.get $x)))
+    (local.set $best (call $data (local.get $best)))
+    (local.set $total (call $data (local.get $total)))
+    (loop $row
+      (local.set $end (i32.add (local.get $x) (i32.mul (local.get $cols) (i32.const 4))))
+      (local.set $four (i32.sub (local.get $end) (i32.const 16)))  ;; where the last whole vector starts
+      (local.set $m (v128.load (local.get $four)))
+      (local.set $at (local.get $x))
+      (loop $max
+        (local.set $m (f32x4.max (local.get $m) (v128.load (local.get $at))))
+        (br_if $max (i32.le_u (local.tee $at (i32.add (local.get $at) (i32.const 16))) (local.get $four))))
+      (f32.store (local.get $best) (f32.max
+        (f32.max (f32x4.extract_lane 0 (local.get $m)) (f32x4.extract_lane 1 (local.get $m)))
+        (f32.max (f32x4.extract_lane 2 (local.get $m)) (f32x4.extract_lane 3 (local.get $m)))))
+      (local.set $m (v128.load32_splat (local.get $best)))
+      (local.set $sum (v128.const f64x2 0 0))
+      (local.set $last (f64.const 0))
+      (local.set $at (local.get $x))
+      (loop $exponential
+        (local.set $v (call $exp (f32x4.sub (v128.load (local.get $at)) (local.get $m))))
+        (v128.store (local.get $at) (local.get $v))
+        (local.set $sum (f64x2.add (local.get $sum) (f64x2.add (f64x2.promote_low_f32x4 (local.get $v))
+          (f64x2.promote_low_f32x4
+            (i8x16.shuffle 8 9 10 11 12 13 14 15 8 9 10 11 12 13 14 15 (local.get $v) (local.get $v))))))
+        (br_if $exponential (i32.le_u (local.tee $at (i32.add (local.get $at) (i32.const 16))) (local.get $four))))
+      (block $whole
+        (loop $tail
+          (br_if $whole (i32.ge_u (local.get $at) (local.get $end)))
+          (local.set $v (call $exp (f32x4.sub (v128.load32_splat (local.get $at)) (local.get $m))))
+          (v128.store32_lane 0 (local.get $at) (local.get $v))
+          (local.set $last (f64.add (local.get $last) (f64.promote_f32 (f32x4.extract_lane 0 (local.get $v)))))
+          (local.set $at (i32.add (local.get $at) (i32.const 4)))
+          (br $tail)))
+      (f64.store (local.get $total) (f64.add (local.get $last)
+        (f64.add (f64x2.extract_lane 0 (local.get $sum)) (f64x2.extract_lane 1 (local.get $sum)))))
+      (local.set $m (f32x4.splat (f32.demote_f64 (f64.load (local.get $total)))))
+      (local.set $at (local.get $x))
+      (loop $divide
+        (v128.store (local.get $at) (f32x4.div (v128.load (local.get $at)) (local.get $m)))
+        (br_if $divide (i32.le_u (local.tee $at (i32.add (local.get $at) (i32.const 16))) (local.get $four))))
+      (block $divided
+        (loop $rest
+          (br_if $divided (i32.ge_u (local.get $at) (local.get $end)))
+          (f32.store (local.get $at) (f32.div (f32.load (local.get $at)) (f32x4.extract_lane 0 (local.get $m))))
+          (local.set $at (i32.add (local.get $at) (i32.const 4)))
+          (br $rest)))
+      (local.set $x (local.get $end))
+      (local.set $best (i32.add (local.get $best) (i32.const 4)))
+      (local.set $total (i32.add (local.get $total) (i32.const 8)))
+      (br_if $row (local.tee $rows (i32.sub (local.get $rows) (i32.const 1))))))
+
+  ;; h (rows,cols) = max(h + b (cols), 0); cols a multiple of 4.
+  (func (export "bias_relu") (param $h i32) (param $b i32) (param $rows i32) (param $cols i32)
+    (local $at i32) (local $end i32)
+    (local.set $h (call $data (local.get $h)))
+    (local.set $b (call $data (local.get $b)))
+    (local.set $end (i32.add (local.get $b) (i32.mul (local.get $cols) (i32.const 4))))
+    (loop $row
+      (local.set $at (local.get $b))
+      (loop $col
+        (v128.store (local.get $h) (f32x4.max
+          (f32x4.add (v128.load (local.get $h)) (v128.load (local.get $at))) (v128.const f32x4 0 0 0 0)))
+        (local.set $h (i32.add (local.get $h) (i32.const 16)))
+        (br_if $col (i32.lt_u (local.tee $at (i32.add (local.get $at) (i32.const 16))) (local.get $end))))
+      (br_if $row (local.tee $rows (i32.sub (local.get $rows) (i32.const 1))))))
+
+  ;; d = d where h > 0, else 0; count a multiple of 4.
+  (func (export "relu_mask") (param $d i32) (param $h i32) (param $count i32)
+    (local $end i32)
+    (local.set $d (call $data (local.get $d)))
+    (local.set $h (call $data (local.get $h)))
+    (local.set $end (i32.add (local.get $d) (i32.mul (local.get $count) (i32.const 4))))
+    (loop $next
+      (v128.store (local.get $d) (v128.and (v128.load (local.get $d))
+        (f32x4.gt (v128.load (local.get $h)) (v128.const f32x4 0 0 0 0))))
+      (local.set $h (i32.add (local.get $h) (i32.const 16)))
+      (br_if $next (i32.lt_u (local.tee $d (i32.add (local.get $d) (i32.const 16))) (local.get $end)))))
+
+  ;; Σ (x·scale)² in f64, the product rounded to f32 first; count a multiple of 4. Not finite if any x is not.
+  (func (export "sum_of_squares") (param $x i32) (param $count i32) (param $scale f32) (result f64)
+    (local $end i32) (local $low v128) (local $high v128) (local $v v128) (local $w v128)
+    (local.set $x (call $data (local.get $x)))
+    (local.set $end (i32.add (local.get $x) (i32.mul (local.get $count) (i32.const 4))))
+    (loop $next
+      (local.set $v (f32x4.mul (v128.load (local.get $x)) (f32x4.splat (local.get $scale))))
+      (local.set $w (f64x2.promote_low_f32x4
+        (i8x16.shuffle 8 9 10 11 12 13 14 15 8 9 10 11 12 13 14 15 (local.get $v) (local.get $v))))
+      (local.set $v (f64x2.promote_low_f32x4 (local.get $v)))
+      (local.set $low (f64x2.add (local.get $low) (f64x2.mul (local.get $v) (local.get $v))))
+      (local.set $high (f64x2.add (local.get $high) (f64x2.mul (local.get $w) (local.get $w))))
+      (br_if $next (i32.lt_u (local.tee $x (i32.add (local.get $x) (i32.const 16))) (local.get $end))))
+    (local.set $v (f64x2.add (local.get $low) (local.get $high)))
+    (f64.add (f64x2.extract_lane 0 (local.get $v)) (f64x2.extract_lane 1 (local.get $v))))
+
+  ;; reference/optim.py's adamw_update on blocks of 64, in its order of operations; a block of group < 0 is left alone.
+  (func (export "adamw") (param $p i32) (param $g i32) (param $m i32) (param $v i32) (param $group i32)
+      (param $blocks i32) (param $unscale f32) (param $clip f32) (param $beta1 f32) (param $rest1 f32) (param $beta2 f32)
+      (param $rest2 f32) (param $correction1 f32) (param $correction2 f32) (param $eps f32) (param $lr f32)
+      (param $decay f32)
+    (local $end i32) (local $gv v128) (local $mv v128) (local $vv v128) (local $pv v128) (local $own v128)
+    (local.set $p (call $data (local.get $p)))
+    (local.set $g (call $data (local.get $g)))
+    (local.set $m (call $data (local.get $m)))
+    (local.set $v (call $data (local.get $v)))
+    (local.set $group (call $data (local.get $group)))
+    (loop $block
+      (local.set $end (i32.add (local.get $p) (i32.const 256)))
+      (local.set $own (f32x4.splat (f32.mul (local.get $decay) (f32.load (local.get $group)))))
+      (loop $next
+        (if (f32.ge (f32.load (local.get $group)) (f32.const 0))
+          (then
+            (local.set $gv (f32x4.mul (f32x4.mul (v128.load (local.get $g)) (f32x4.splat (local.get $unscale)))
+              (f32x4.splat (local.get $clip))))
+            (local.set $mv (f32x4.add (f32x4.mul (v128.load (local.get $m)) (f32x4.splat (local.get $beta1)))
+              (f32x4.mul (f32x4.splat (local.get $rest1)) (local.get $gv))))
+            (local.set $vv (f32x4.add (f32x4.mul (v128.load (local.get $v)) (f32x4.splat (local.get $beta2)))
+              (f32x4.mul (f32x4.mul (f32x4.splat (local.get $rest2)) (local.get $gv)) (local.get $gv))))
+            (local.set $pv (v128.load (local.get $p)))
+            (v128.store (local.get $m) (local.get $mv))
+            (v128.store (local.get $v) (local.get $vv))
+            (local.set $mv (f32x4.div (f32x4.div (local.get $mv) (f32x4.splat (local.get $correction1)))
+              (f32x4.add (f32x4.sqrt (f32x4.div (local.get $vv) (f32x4.splat (local.get $correction2))))
+                (f32x4.splat (local.get $eps)))))
+            (if (f32.ne (local.get $decay) (f32.const 0))
+              (then (local.set $mv (f32x4.add (local.get $mv) (f32x4.mul (local.get $own) (local.get $pv))))))
+            (v128.store (local.get $p)
+              (f32x4.sub (local.get $pv) (f32x4.mul (f32x4.splat (local.get $lr)) (local.get $mv))))))
+        (local.set $g (i32.add (local.get $g) (i32.const 16)))
+        (local.set $m (i32.add (local.get $m) (i32.const 16)))
+        (local.set $v (i32.add (local.get $v) (i32.const 16)))
+        (br_if $next (i32.lt_u (local.tee $p (i32.add (local.get $p) (i32.const 16))) (local.get $end))))
+      (local.set $group (i32.add (local.get $group) (i32.const 4)))
+      (br_if $block (local.tee $blocks (i32.sub (local.get $blocks) (i32.const 1))))))
 )

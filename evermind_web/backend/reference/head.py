@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from evermind_web.backend.base import Array
-from evermind_web.backend.reference.linalg import matmul
+from evermind_web.backend.reference.linalg import matmul, softmax_rows
 from evermind_web.ops import HYPER, IGNORE
 
 CHUNK = 1 << 22  # logits held at once, in elements: bounds memory for large N*V
@@ -28,12 +28,8 @@ def scored_rows(targets: Array, weights: Array, vocab: int) -> Iterator[Array]:
 
 def row_losses(logits: Array, targets: Array, weights: Array) -> tuple[Array, float]:
     """exp(logits - max) / sum, in place of the logits, and the weighted sum of -log p[target] in float64."""
-    best = logits.max(axis=1, keepdims=True)
     picked = logits[np.arange(len(logits)), targets]
-    np.exp(logits - best, out=logits)
-    total = logits.sum(axis=1, keepdims=True, dtype=np.float64)
-    lse = np.log(total[:, 0]) + best[:, 0]
-    logits /= total.astype(logits.dtype)
+    lse = softmax_rows(logits)
     return logits, float(np.sum((lse - picked) * weights.astype(np.float64)))
 
 

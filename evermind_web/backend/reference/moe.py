@@ -7,7 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from evermind_web.backend.base import Array
-from evermind_web.backend.reference.linalg import matmul
+from evermind_web.backend.reference import linalg
+from evermind_web.backend.reference.linalg import bias_relu, matmul, relu_mask
 from evermind_web.backend.reference.noise import add_router_noise
 from evermind_web.layout import moe_layout
 
@@ -40,6 +41,8 @@ def split_block(block: Array, d_model: int, hidden: int, experts: int) -> tuple[
 
 def router_logits(m: Array, wr: Array) -> Array:
     """(N,E). One expert at a time: equal router rows must give equal scores, which a BLAS product does not promise."""
+    if linalg.kernels is not None and linalg.kernels.takes(m, wr.T):
+        return matmul(m, wr.T)
     logits = np.empty((len(m), len(wr)), m.dtype)
     for e, row in enumerate(wr):
         np.sum(m * row, axis=1, out=logits[:, e])
@@ -102,19 +105,18 @@ def moe_fwd(
 def _expert_hidden(x: Array, p: Expert, h: Array) -> None:
     """h = relu(w1 x + b1)."""
     matmul(x, p.w1.T, out=h)
-    h += p.b1
-    np.maximum(h, 0, out=h)
+    bias_relu(h, p.b1)
 
 
 def _expert_bwd(x: Array, h: Array, dy: Array, dh: Array, p: Expert, g: Expert | None) -> Array:
-    """Inverts `y = w2 relu(w1 x + b1) + b2`, dh = dy w2 given; adds to g, returns dx. relu let pass where h > 0."""
-    dpre = dh * (h > 0)
+    """Inverts `y = w2 relu(w1 x + b1) + b2`, dh = dy w2 given (and spent); adds to g, returns dx."""
+    relu_mask(dh, h)  # relu let pass where h > 0
     if g is not None:
         g.b2[...] += dy.sum(axis=0)
         matmul(dy.T, h, g.w2, accumulate=True)
-        g.b1[...] += dpre.sum(axis=0)
-        matmul(dpre.T, x, g.w1, accumulate=True)
-    return matmul(dpre, p.w1)
+        g.b1[...] += dh.sum(axis=0)
+        matmul(dh.T, x, g.w1, accumulate=True)
+    return matmul(dh, p.w1)
 
 
 def balance_bwd(m: Array, W: Array, experts: Array, probs: Array, balance: Array, dm: Array, dW: Array) -> None:

@@ -5,18 +5,25 @@ from __future__ import annotations
 import numpy as np
 
 from evermind_web.backend.base import Array
+from evermind_web.backend.reference import linalg
 from evermind_web.ops import HYPER
 
 
-def _unscaled(g: Array, hyper: Array, half: int) -> Array:
-    rounded = g.astype(np.float16).astype(g.dtype) if half else g
-    factor = hyper[HYPER["inv_grad_scale"]]
-    return rounded if factor == 1 else rounded * factor
+def _rounded(g: Array, half: int) -> Array:
+    return g.astype(np.float16).astype(g.dtype) if half else g
+
+
+def _scaled(g: Array, factor: float) -> Array:
+    return g if factor == 1 else g * g.dtype.type(factor)
 
 
 def grad_stats(g: Array, hyper: Array, stats: Array, half: int) -> None:
     """stats (2) = [Σ (g*inv_grad_scale)², 1 if any g is NaN or infinite else 0]."""
-    unscaled = _unscaled(g, hyper, half)
+    g, factor = _rounded(g, half), float(hyper[HYPER["inv_grad_scale"]])
+    if linalg.kernels is not None and (square := linalg.kernels.sum_of_squares(g, factor)) is not None:
+        stats[:2] = square, not np.isfinite(square)
+        return
+    unscaled = _scaled(g, factor)
     stats[0] = np.sum(np.square(unscaled), dtype=np.float64)
     stats[1] = not np.isfinite(unscaled).all()
 
@@ -25,10 +32,14 @@ def adamw(g: Array, group: Array, hyper: Array, stats: Array, p: Array, m: Array
     """One step on p (P), with moments m, v (P); group (P/64): 1 decayed, 0 not, -1 left alone."""
     if stats[1] != 0:
         return
-    clip, norm = hyper[HYPER["max_grad_norm"]], float(np.sqrt(np.float64(stats[0])))
-    g = _unscaled(g, hyper, half)
-    if clip > 0 and norm > clip:
-        g = g * g.dtype.type(clip / norm)
+    largest, norm = float(hyper[HYPER["max_grad_norm"]]), float(np.sqrt(np.float64(stats[0])))
+    g, factor = _rounded(g, half), float(hyper[HYPER["inv_grad_scale"]])
+    clip = largest / norm if 0 < largest < norm else 1.0
+    if linalg.kernels is not None:
+        named = {name: float(hyper[i]) for name, i in HYPER.items()}
+        if linalg.kernels.adamw(p, g, m, v, group, (factor, clip), named):
+            return
+    g = _scaled(_scaled(g, factor), clip)
     if (group >= 0).all():
         adamw_update(p, g, m, v, hyper, np.repeat(group, len(p) // len(group)))
         return
