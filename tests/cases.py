@@ -6,7 +6,7 @@ are odd on purpose: no power of two, fewer tokens than taps, one expert, all exp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,6 +21,19 @@ from evermind_web.formats.arch import Arch, evermind_tensor_spec
 from evermind_web.layout import ALIGN, limbic_layout, moe_layout
 from evermind_web.network import Tape, cut, forward
 from evermind_web.params import ParamTable
+from tests.operands import (
+    Edit,
+    Operands,
+    draw_operand,
+    finite_halves,
+    hyper,
+    put,
+    router_noise,
+    sampled_at,
+    small_halves,
+    small_scales,
+    zero_router,
+)
 
 # ---- models -------------------------------------------------------------------------------------------------------
 
@@ -153,7 +166,6 @@ def model_case(name: str) -> ModelCase:
 
 # ---- operations ---------------------------------------------------------------------------------------------------
 
-Operands = dict[str, Array]
 GARBAGE = 7.5  # what overwritten outputs hold beforehand
 
 
@@ -164,7 +176,7 @@ class OpCase:
     op: str
     sizes: dict[str, int]
     note: str = ""
-    edits: tuple[Callable[[Operands], None], ...] = field(default=(), repr=False)
+    edits: tuple[Edit, ...] = field(default=(), repr=False)
 
     def __str__(self) -> str:
         sizes = "-".join(f"{letter}{size}" for letter, size in self.sizes.items())
@@ -193,7 +205,7 @@ class OpCase:
             if arg in op.outs and not arg.accumulates:
                 drawn[arg.name] = np.full(shape, GARBAGE, np.int32 if arg.dtype == "int32" else np.float32)
             else:
-                drawn[arg.name] = _draw(arg.name, arg.dtype, shape, letters, rng)
+                drawn[arg.name] = draw_operand(arg.name, arg.dtype, shape, letters, rng)
         if self.op in ("moe_bwd", "moe_bwd_inputs"):
             self._route(drawn)
         for edit in self.edits:
@@ -214,124 +226,6 @@ class OpCase:
         drawn.update({name: array for name, array in outs.items() if name in drawn})
 
 
-def _draw(name: str, dtype: str, shape: tuple[int, ...], sizes: dict[str, int], rng: np.random.Generator) -> Array:
-    if name == "pos":
-        return positions(shape[0], rng)
-    if dtype == "int32":
-        if name == "tokens":
-            return rng.integers(0, sizes["V"], shape).astype(np.int32)
-        if name == "targets":
-            ids = rng.integers(0, sizes["V"], shape)
-            return np.where(rng.random(shape) < 0.2, ops.IGNORE, ids).astype(np.int32)
-        if name in ("cursor", "out", "counts"):
-            return np.zeros(shape, np.int32)
-        if name == "experts":
-            return np.argsort(rng.random((shape[0], sizes["E"])), axis=1)[:, : shape[1]].astype(np.int32)
-        if name == "noise":
-            return noise_words(seed=5, step=3, salt=1, threshold=int(0.3 * 2**32))
-        return rng.integers(-(2**31), 2**31, shape).astype(np.int32)  # draws, codes: any word
-    if name in ("weights", "v", "rstd"):
-        return (0.1 + rng.random(shape)).astype(np.float32)
-    if name == "hyper":
-        return hyper()
-    if name == "group":
-        return rng.integers(-1, 2, shape).astype(np.float32)
-    if name == "sampling":
-        return sampling()
-    if name in ("stats", "bias"):
-        return np.zeros(shape, np.float32)
-    if name == "probs":
-        p = np.exp(rng.standard_normal(shape))
-        return (p / p.sum(axis=1, keepdims=True)).astype(np.float32)
-    if name == "balance":  # one row in three only fills up the batch
-        return (0.1 * (rng.random(shape) > 1 / 3)).astype(np.float32)
-    width = sizes.get("D") or sizes.get("I", 1)
-    scale = 1 / np.sqrt(width) if name in ("W", "emb", "w") else 1.0
-    return (scale * rng.standard_normal(shape)).astype(np.float32)
-
-
-def positions(rows: int, rng: np.random.Generator) -> Array:
-    """pos (N) of a ragged batch: sequences of random lengths, one of a single row among them."""
-    pos: list[int] = [0]
-    while len(pos) < rows:
-        pos.extend(range(int(rng.integers(1, 41))))
-    return np.array(pos[:rows], np.int32)
-
-
-def hyper(**changes: float) -> Array:
-    """Step scalars (16) of AdamW's third step."""
-    values = {
-        "lr": 0.01, "beta1": 0.9, "one_minus_beta1": 1 - 0.9, "beta2": 0.999, "one_minus_beta2": 1 - 0.999, "eps": 1e-8,
-        "weight_decay": 0.1, "bias_correction1": 1 - 0.9**3, "bias_correction2": 1 - 0.999**3,
-    } | changes  # fmt: skip
-    return ops.hyper_vector(values)
-
-
-def sampling(**changes: float) -> Array:
-    """Sampling settings (16): greedy, nothing cut off, no penalty."""
-    vector = np.zeros(ops.SAMPLING_SIZE, np.float32)
-    for name, value in ({"top_p": 1.0, "repetition_penalty": 1.0} | changes).items():
-        vector[ops.SAMPLING[name]] = value
-    return vector
-
-
-def noise_words(**values: int) -> Array:
-    """A `noise` row (64)."""
-    row = np.zeros(ops.NOISE_SIZE, np.uint32)
-    for name, value in values.items():
-        row[ops.NOISE[name]] = value
-    return row.view(np.int32)
-
-
-def _set(name: str, value: object, at: object = ...) -> Callable[[Operands], None]:
-    def edit(drawn: Operands) -> None:
-        drawn[name][at] = value  # type: ignore[index]
-
-    return edit
-
-
-def _sampling(value: float, **settings: float) -> Callable[[Operands], None]:
-    """Temperature and settings, and draws in the middle of a choice's share, so that rounding does not decide.
-
-    The shares are those of the first token and without cut-offs: good enough to stay away from borders.
-    """
-
-    def edit(drawn: Operands) -> None:
-        drawn["sampling"][...] = sampling(temperature=value, **settings)
-        if value == 0:
-            return
-        for b, row in enumerate(drawn["logits"].astype(np.float64) + drawn["bias"]):
-            share = np.exp((row - row.max()) / value)
-            share /= share.sum()
-            likely = np.argsort(-share, kind="stable")[: max(1, np.count_nonzero(share > 1e-3))]
-            for s in range(drawn["draws"].shape[1]):
-                i = int(likely[s % len(likely)])
-                drawn["draws"][b, s] = np.uint32((share[:i].sum() + share[i] / 2) * 2**32).view(np.int32)
-
-    return edit
-
-
-def _finite_halves(drawn: Operands) -> None:
-    drawn["codes"] &= np.int32(0x3BFF3BFF)  # two codes a word, exponents below infinity
-
-
-def _small_halves(drawn: Operands) -> None:
-    drawn["codes"] &= np.int32(0x33FF33FF)  # values below 1/2, of both signs
-    drawn["codes"] ^= np.int32(0x00008000)
-
-
-def _small_scales(drawn: Operands) -> None:
-    drawn["scales"] = (0.002 * np.abs(drawn["scales"]) + 0.0005).astype(np.float32)
-
-
-def _zero_router(drawn: Operands) -> None:
-    drawn["W"][: drawn["probs"].shape[1] * drawn["m"].shape[1]] = 0
-
-
-def _router_noise(drawn: Operands) -> None:
-    drawn["noise"][ops.NOISE["amplitude"]] = np.float32(0.75).view(np.int32)
-
-
 def _sized(names: Sequence[str], letters: str, *sizes: tuple[int, ...]) -> list[OpCase]:
     return [OpCase(op, dict(zip(letters.split(), size, strict=True))) for op in names for size in sizes]
 
@@ -343,7 +237,7 @@ _N_V_D = [(1, 37, 5), (3, 301, 12), (17, 37, 20), (40, 301, 64), (97, 37, 12), (
 _SPIKES = {"nan": np.nan, "inf": np.inf, "minus-inf": -np.inf}
 
 
-def _case(op: str, sizes: dict[str, int], note: str, *edits: Callable[[Operands], None]) -> OpCase:
+def _case(op: str, sizes: dict[str, int], note: str, *edits: Edit) -> OpCase:
     return OpCase(op, sizes, note, edits)
 
 
@@ -364,79 +258,79 @@ _PACKED = ("packed_embed_fwd", "packed_head_logits", "packed_head_xent_fwd", "pa
 
 OP_CASES: tuple[OpCase, ...] = (
     *_sized(["embed_fwd", "embed_bwd"], "N V D", *_N_V_D),
-    _case("embed_bwd", {"N": 97, "V": 37, "D": 12}, "one-token", _set("tokens", 36)),
+    _case("embed_bwd", {"N": 97, "V": 37, "D": 12}, "one-token", put("tokens", 36)),
     *_sized(["rmsnorm_fwd", "rmsnorm_bwd"], "N D", (1, 5), (17, 12), (40, 20), (97, 64), (3, 192)),
-    _case("rmsnorm_fwd", {"N": 3, "D": 5}, "zero-row", _set("x", 0, 1)),
-    _case("rmsnorm_bwd", {"N": 3, "D": 5}, "zero-row", _set("x", 0, 1)),
+    _case("rmsnorm_fwd", {"N": 3, "D": 5}, "zero-row", put("x", 0, 1)),
+    _case("rmsnorm_bwd", {"N": 3, "D": 5}, "zero-row", put("x", 0, 1)),
     *_sized(
         ["conv_fwd", "conv_bwd"], "N D K", (1, 5, 3), (2, 12, 5), (40, 20, 1), (97, 12, 2), (40, 64, 3), (130, 5, 5)
     ),
     *_sized(["conv_step"], "B D K", (1, 5, 1), (1, 12, 2), (3, 20, 3), (2, 64, 5)),
     *_sized(["moe_fwd", "moe_bwd"], "N D H E k", *_MOE_SIZES),
-    _case("moe_fwd", {"N": 65, "D": 12, "H": 20, "E": 4, "k": 2}, "tr11-ties", _zero_router),
-    _case("moe_fwd", {"N": 33, "D": 12, "H": 20, "E": 7, "k": 3}, "router-noise", _router_noise),
+    _case("moe_fwd", {"N": 65, "D": 12, "H": 20, "E": 4, "k": 2}, "tr11-ties", zero_router),
+    _case("moe_fwd", {"N": 33, "D": 12, "H": 20, "E": 7, "k": 3}, "router-noise", router_noise),
     *_sized(["balance_bwd"], "N D H E k", *_MOE_SIZES),
     *_sized(["dropout"], "N D", (1, 5), (17, 12), (97, 20), (130, 64)),
-    _case("dropout", {"N": 3, "D": 5}, "nothing", _set("noise", 0, ops.NOISE["threshold"])),
+    _case("dropout", {"N": 3, "D": 5}, "nothing", put("noise", 0, ops.NOISE["threshold"])),
     *_sized(["head_logits", "head_xent_fwd", "head_xent_bwd"], "N V D", *_N_V_D),
-    _case("head_xent_bwd", _SMALL_HEAD, "nothing-scored", _set("targets", ops.IGNORE)),
-    _case("head_xent_bwd", _SMALL_HEAD, "loss-scale", _set("hyper", hyper(grad_scale=1024.0))),
-    _case("head_xent_bwd", _SMALL_HEAD, "gp9-large-logits", _set("x", 500.0, 1)),
+    _case("head_xent_bwd", _SMALL_HEAD, "nothing-scored", put("targets", ops.IGNORE)),
+    _case("head_xent_bwd", _SMALL_HEAD, "loss-scale", put("hyper", hyper(grad_scale=1024.0))),
+    _case("head_xent_bwd", _SMALL_HEAD, "gp9-large-logits", put("x", 500.0, 1)),
     *_sized(["lora_fwd", "lora_bwd"], "V R D", (37, 1, 5), (37, 5, 12), (301, 8, 64), (37, 12, 12)),
     *_sized(["rmsnorm_bwd_inputs"], "N D", (17, 12), (40, 20)),
     *_sized(["conv_bwd_inputs"], "N D K", (1, 5, 3), (40, 20, 1), (97, 12, 2)),
     *_sized(["moe_bwd_inputs"], "N D H E k", *_MOE_SIZES),
     *_sized(["lora_down", "lora_up", "lora_outer"], "N R D", (1, 1, 5), (17, 5, 12), (97, 8, 64), (301, 12, 20)),
     *_sized(["lora_dropout"], "R D", (1, 5), (8, 301)),
-    _case("lora_down", {"N": 17, "R": 5, "D": 12}, "no-dropout", _set("noise", 0)),
-    _case("lora_outer", {"N": 17, "R": 5, "D": 12}, "no-dropout", _set("noise", 0)),
+    _case("lora_down", {"N": 17, "R": 5, "D": 12}, "no-dropout", put("noise", 0)),
+    _case("lora_outer", {"N": 17, "R": 5, "D": 12}, "no-dropout", put("noise", 0)),
     *_sized(["lora_head_logits", "lora_head_xent_fwd", "lora_head_xent_bwd"], "N V D R", *_N_V_D_R),
-    _case("lora_head_xent_bwd", _LORA_HEAD, "nothing-scored", _set("targets", ops.IGNORE)),
-    _case("lora_head_xent_bwd", _LORA_HEAD, "loss-scale", _set("hyper", hyper(grad_scale=1024.0))),
+    _case("lora_head_xent_bwd", _LORA_HEAD, "nothing-scored", put("targets", ops.IGNORE)),
+    _case("lora_head_xent_bwd", _LORA_HEAD, "loss-scale", put("hyper", hyper(grad_scale=1024.0))),
     *[
-        _case(op, {"N": n, "V": v, "D": d, "R": r, "C": -(-v * d // 4), "Q": q, "bits": 8}, "int8", _small_scales)
+        _case(op, {"N": n, "V": v, "D": d, "R": r, "C": -(-v * d // 4), "Q": q, "bits": 8}, "int8", small_scales)
         for op in _PACKED
         for n, v, d, r, q in ((17, 37, 5, 3, 1), (40, 301, 12, 8, 301), (130, 301, 64, 8, 301))
     ],
     *[
-        _case(op, {"N": 40, "V": 301, "D": 12, "R": 8, "C": 301 * 6, "Q": 1, "bits": 16}, "fp16", _small_halves)
+        _case(op, {"N": 40, "V": 301, "D": 12, "R": 8, "C": 301 * 6, "Q": 1, "bits": 16}, "fp16", small_halves)
         for op in _PACKED
     ],
     *_sized(["limbic_fwd", "limbic_bwd"], "N I H A", (1, 5, 3, 2), (17, 32, 16, 8), (97, 12, 20, 8)),
     *_sized(["dequant"], "P Q bits", (192, 3, 8), (20032, 1, 8)),
-    _case("dequant", {"P": 192, "Q": 1, "bits": 16}, "finite", _finite_halves),
+    _case("dequant", {"P": 192, "Q": 1, "bits": 16}, "finite", finite_halves),
     *_sized(["grad_stats", "adamw"], "P half", *((size, half) for size in (64, 192, 20032) for half in (0, 1))),
-    *[_case("grad_stats", _P, f"gp8-{name}", _set("g", value, 77)) for name, value in _SPIKES.items()],
-    _case("grad_stats", _HALF, "overflows-half", _set("g", 65520.0, 191)),
-    _case("grad_stats", _HALF, "largest-half", _set("g", 65519.0, 191)),
-    _case("grad_stats", _P, "scaled", _set("hyper", hyper(inv_grad_scale=1 / 16384))),
-    _case("adamw", _P, "gp8-skipped", _set("stats", (4.0, 1.0))),
-    _case("adamw", _P, "scaled", _set("hyper", hyper(inv_grad_scale=1 / 16384))),
-    _case("adamw", _P, "clipped", _set("hyper", hyper(max_grad_norm=0.5)), _set("stats", (4.0, 0.0))),
+    *[_case("grad_stats", _P, f"gp8-{name}", put("g", value, 77)) for name, value in _SPIKES.items()],
+    _case("grad_stats", _HALF, "overflows-half", put("g", 65520.0, 191)),
+    _case("grad_stats", _HALF, "largest-half", put("g", 65519.0, 191)),
+    _case("grad_stats", _P, "scaled", put("hyper", hyper(inv_grad_scale=1 / 16384))),
+    _case("adamw", _P, "gp8-skipped", put("stats", (4.0, 1.0))),
+    _case("adamw", _P, "scaled", put("hyper", hyper(inv_grad_scale=1 / 16384))),
+    _case("adamw", _P, "clipped", put("hyper", hyper(max_grad_norm=0.5)), put("stats", (4.0, 0.0))),
     *[
-        _case("sample", {"B": b, "V": v, "S": 4}, f"t{t:g}", _sampling(t))
+        _case("sample", {"B": b, "V": v, "S": 4}, f"t{t:g}", sampled_at(t))
         for b, v in ((1, 37), (3, 301))
         for t in (0.0, 0.7, 1.0)
     ],
     *[
-        _case("sample", {"B": 1, "V": 3, "S": 2}, f"sa1-t{t:g}", _set("logits", (0, 30, 30)), _sampling(t))
+        _case("sample", {"B": 1, "V": 3, "S": 2}, f"sa1-t{t:g}", put("logits", (0, 30, 30)), sampled_at(t))
         for t in (0.0, 1e-4, 1e-30)
     ],
-    *[_case("sample", {"B": 3, "V": 301, "S": 5}, name, _sampling(0.8, **s)) for name, s in _CUT_OFFS.items()],
+    *[_case("sample", {"B": 3, "V": 301, "S": 5}, name, sampled_at(0.8, **s)) for name, s in _CUT_OFFS.items()],
     *[
         _case(
             "sample",
             {"B": 2, "V": 37, "S": 8},
             f"penalties-t{t:g}",
-            _set("counts", 2, (0, 5)),
-            _sampling(t, **_PENALTIES),
+            put("counts", 2, (0, 5)),
+            sampled_at(t, **_PENALTIES),
         )
         for t in (0.0, 1.0)
     ],
-    _case("sample", {"B": 2, "V": 37, "S": 3}, "bias", _set("bias", np.inf * -1, slice(0, 36)), _sampling(1.0)),
-    _case("sample", {"B": 2, "V": 37, "S": 1}, "all-forbidden", _set("bias", -np.inf), _sampling(0.0)),
+    _case("sample", {"B": 2, "V": 37, "S": 3}, "bias", put("bias", np.inf * -1, slice(0, 36)), sampled_at(1.0)),
+    _case("sample", {"B": 2, "V": 37, "S": 1}, "all-forbidden", put("bias", -np.inf), sampled_at(0.0)),
     *[
-        _case("sample", {"B": 3, "V": 37, "S": 1}, f"sa2-{name}", _set("logits", value, (1, 5)))
+        _case("sample", {"B": 3, "V": 37, "S": 1}, f"sa2-{name}", put("logits", value, (1, 5)))
         for name, value in _SPIKES.items()
     ],
 )

@@ -10,8 +10,9 @@ import numpy as np
 from evermind_web import ops
 from evermind_web.backend.base import Array, Backend
 from evermind_web.backend.reference import REFERENCE
-from tests.cases import OpCase, Operands
+from tests.cases import OpCase
 from tests.finite_differences import gradient_errors
+from tests.operands import Operands
 from tests.parity import compare_ops
 
 SAMPLES = 12  # coordinates of each operand

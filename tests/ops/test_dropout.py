@@ -7,7 +7,8 @@ import pytest
 
 from evermind_web.backend.base import Array, Backend
 from evermind_web.backend.reference.noise import dropout
-from tests.cases import OpCase, noise_words, op_cases
+from tests.cases import OpCase, op_cases
+from tests.operands import noise_words
 from tests.ops.checks import agree
 
 

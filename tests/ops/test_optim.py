@@ -9,7 +9,8 @@ import pytest
 
 from evermind_web.backend.base import Backend
 from evermind_web.backend.reference.optim import adamw
-from tests.cases import OpCase, hyper, op_cases
+from tests.cases import OpCase, op_cases
+from tests.operands import hyper
 from tests.ops.checks import agree, call
 from tests.parity import run_op
 

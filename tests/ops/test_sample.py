@@ -9,7 +9,8 @@ import pytest
 
 from evermind_web.backend.base import Array, Backend
 from evermind_web.backend.reference.sample import choose
-from tests.cases import OpCase, op_cases, sampling
+from tests.cases import OpCase, op_cases
+from tests.operands import sampling
 from tests.ops.checks import agree
 from tests.parity import run_op
 
