@@ -8,6 +8,7 @@ from typing import Any
 from evermind_web import ops
 from evermind_web.backend.base import Buf
 from evermind_web.batch import Example, Item, Tokens, Window, check_item
+from evermind_web.errors import InvalidArgumentError
 from evermind_web.language_model import LanguageModel
 from evermind_web.lora.bound import AdaptedWeights, AdapterGradients, BoundAdapter, Factors
 from evermind_web.lora.config import EMBEDDING
@@ -36,6 +37,12 @@ class AdapterTraining:
         self.adamw, self.options, self.dropout, self.checkpoint = adamw, options, lora_dropout, checkpoint
         self._validation = validation
         self.gradients = AdapterGradients(weights)
+        if options.balance_coef and not all(layer.moe for layer in self.gradients.grads.layers):
+            self.gradients.free()
+            raise InvalidArgumentError(
+                "balance_coef trains the routers, which this adapter does not touch in every layer; "
+                'add "router" to target_modules, or leave balance_coef out'
+            )
         self.adam = FlatAdamW(self.backend, self.bound.flat, self.bound.groups(adamw.owned))
         self._dropped = self.bound.twin() if lora_dropout and weights.spots() else None
         self._queued = 0
@@ -51,7 +58,7 @@ class AdapterTraining:
         self._queued += 1
         lr = self.adamw.lr * options.lr_factor(self._queued, total)
         model.set_hyper(self.adamw.hyper(self._queued) | {"lr": lr, "max_grad_norm": options.max_grad_norm})
-        noise = Noise(options.seed, number, options.dropout, options.router_noise)
+        noise = Noise(options.seed, number, options.dropout, options.router_noise, options.balance_coef)
         self.queue_gradients(window, noise)
         self.adam.queue(self.gradients.flat, model.hyper)
         self.weights.stale = True

@@ -34,7 +34,9 @@ def test_the_adapted_model_is_the_merged_one(backend: Backend) -> None:
     model.dispose()
 
 
-@pytest.mark.parametrize("config", [EMB, EVERYTHING, dataclasses.replace(EVERYTHING, lora_dropout=0.3)], ids=str)
+@pytest.mark.parametrize(
+    "config", [EMB, EVERYTHING, dataclasses.replace(EVERYTHING, lora_dropout=0.3)], ids=["emb", "all", "dropout"]
+)
 def test_training_agrees_between_backends(cpu: Backend, gpu: Backend, config: LoraConfig) -> None:
     runs = []
     for backend in (cpu, gpu):
@@ -116,6 +118,22 @@ def test_dropout_is_drawn_from_seed_and_step_and_off_at_inference(backend: Backe
 
     assert trained(0.3, 1) == trained(0.3, 1)
     assert len({str(trained(*settings)) for settings in ((0.0, 1), (0.3, 1), (0.3, 2))}) == 3
+
+
+def test_balance_needs_the_routers(backend: Backend) -> None:
+    def trained(config: LoraConfig, coef: float) -> dict[str, np.ndarray]:
+        model = adapted(backend, config)
+        try:
+            model.fit(TEXTS, accum_steps=3, balance_coef=coef)
+            return {name: part.B.copy() for name, part in model.adapter("a").parts.items()}
+        finally:
+            model.dispose()
+
+    with pytest.raises(InvalidArgumentError, match='add "router" to target_modules'):
+        trained(EMB, 0.1)
+    router = LoraConfig(r=2, target_modules=["router"])
+    plain, balanced = trained(router, 0.0), trained(router, 10.0)
+    assert any(not np.allclose(plain[name], balanced[name], atol=1e-4) for name in plain)
 
 
 def test_hot_swap_makes_no_pipeline(gpu: WebGPUBackend) -> None:
