@@ -120,7 +120,7 @@ def init_moe_tensor(rng: SeededRng, kind: str, part: F32, d_model: int) -> None:
 def whole_number(name: str, value: Any, least: int = 1) -> int:
     """`value` as an int from `least` to 2³²−1; InvalidArgumentError naming it otherwise."""
     try:
-        number = operator.index(value)
+        number = operator.index(None if isinstance(value, bool) else value)
     except TypeError:
         raise InvalidArgumentError(f"{name} must be a whole number, got {value!r}") from None
     if not least <= number < 2**32:

@@ -34,7 +34,9 @@ def vector(**values: float) -> np.ndarray:
 def pick(logits: Any, draw: int = 0, bias: Any = None, **values: float) -> int:
     row = np.asarray(logits, np.float32)
     zeros = np.zeros(len(row), np.float32)
-    return choose(row, vector(**values), draw, zeros if bias is None else np.asarray(bias, np.float32), zeros.astype(int))
+    return choose(
+        row, vector(**values), draw, zeros if bias is None else np.asarray(bias, np.float32), zeros.astype(int)
+    )
 
 
 @pytest.fixture
@@ -151,7 +153,12 @@ def test_log_probabilities_are_those_of_the_model(model: EvermindLM) -> None:
 
 
 def test_several_texts_are_those_of_the_seeds_one_by_one(model: EvermindLM) -> None:
-    options: dict[str, Any] = {"temperature": 1.0, "max_new_tokens": 15, "repetition_penalty": 1.2, "stop_tokens": [7, 9]}
+    options: dict[str, Any] = {
+        "temperature": 1.0,
+        "max_new_tokens": 15,
+        "repetition_penalty": 1.2,
+        "stop_tokens": [7, 9],
+    }
     together = model.generate_many([3, 1], 4, seed=11, **options)
     assert together == [model.generate([3, 1], seed=11 + i, **options) for i in range(4)]
     assert len({tuple(t) for t in together}) > 1
@@ -205,7 +212,8 @@ def test_pieces_never_split_a_character(cpu: Backend, tokenizer: BPETokenizer) -
 
 
 @pytest.mark.parametrize(
-    ("stop", "expected"), [("mat", "the cat on the "), (["zzz", "at o"], "the c"), ("the", ""), ("maths", "the cat on the mat")]
+    ("stop", "expected"),
+    [("mat", "the cat on the "), (["zzz", "at o"], "the c"), ("the", ""), ("maths", "the cat on the mat")],
 )
 def test_stop_strings_end_the_text_before_them(cpu: Backend, tokenizer: BPETokenizer, stop: Any, expected: str) -> None:
     lm = scripted(cpu, tokenizer, tokenizer.encode("the cat on the mat"))
