@@ -27,6 +27,7 @@ from evermind_web.training import EvermindLMTrainer, StepInfo
 
 # The tokenizer works without waiting; slices of this many characters leave room for Stop in between.
 ENCODE_SLICE = 20_000
+TRAINING: dict[str, Any] = {"accum_steps": texts.BATCH, **recipes.SCHEDULE}
 NO_MODEL = "There is no model yet. Teach one a text first, or load a saved one."
 
 
@@ -109,7 +110,7 @@ class Session:
             tokenizer = await self._train_tokenizer(text, report)
             corpus = await self._encode(tokenizer, texts.excerpt(text, steps * recipes.CHARACTERS_PER_STEP), report)
             model = EvermindLM(vocab_size=tokenizer.vocab_size, **recipes.MODEL, seed=seed, backend=self.backend)
-            trainer = EvermindLMTrainer(model, lr=recipes.LEARNING_RATE, accum_steps=texts.BATCH)
+            trainer = EvermindLMTrainer(model, lr=recipes.LEARNING_RATE, **TRAINING)
             kept = False
             try:
                 windows = _windows(corpus, tokenizer, steps, seed)
@@ -145,7 +146,7 @@ class Session:
             kept = False
             try:
                 windows = _windows(corpus, current.tokenizer, steps, options.get("seed", recipes.BASE_SEED))
-                fit = partial(lora.fit_async, windows, accum_steps=texts.BATCH, lr=recipes.ADAPTER_LEARNING_RATE)
+                fit = partial(lora.fit_async, windows, lr=recipes.ADAPTER_LEARNING_RATE, **TRAINING)
                 result = await self._fit(lora, lora, corpus, fit, report)
                 result |= {"characters": len(text)}
                 if result["steps"]:

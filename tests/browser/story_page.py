@@ -71,7 +71,7 @@ class StoryPage:
         await file.save_as(path)
         return path
 
-    async def expect_error(self, words: str, timeout: float = config.ACTION_TIMEOUT_MS) -> None:
-        """The message box says this, within `timeout` ms; then it is closed."""
-        await expect(self.part("error")).to_contain_text(re.compile(words), timeout=timeout)
+    async def expect_error(self, words: str, within: float = config.ACTION_TIMEOUT_MS) -> None:
+        """The message box says this, in `within` ms; then it is closed."""
+        await expect(self.part("error")).to_contain_text(re.compile(words), timeout=within)
         await self.part("error").get_by_label("Close").click()

@@ -154,7 +154,7 @@ async def test_a_lost_gpu_costs_only_the_run_in_flight(page: Page) -> None:
     await expect(story.part("train-status")).to_have_text(re.compile("step [1-9]"), timeout=60_000)
     await page.workers[0].evaluate("lastDevice.destroy()")
     await story.expect_error(
-        r"GPU lost at step \d+ \(destroyed.*the model is as it was before.*Try again", timeout=60_000
+        r"GPU lost at step \d+ \(destroyed.*the model is as it was before.*Try again", within=60_000
     )
     await expect(story.part("backend")).to_have_text(re.compile(r"WebGPU · \w+"))
     await story.write()
