@@ -119,10 +119,9 @@ def init_moe_tensor(rng: SeededRng, kind: str, part: F32, d_model: int) -> None:
 
 def whole_number(name: str, value: Any, least: int = 1) -> int:
     """`value` as an int from `least` to 2³²−1; InvalidArgumentError naming it otherwise."""
-    try:
-        number = operator.index(None if isinstance(value, bool) else value)
-    except TypeError:
-        raise InvalidArgumentError(f"{name} must be a whole number, got {value!r}") from None
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise InvalidArgumentError(f"{name} must be a whole number, got {value!r}")
+    number = operator.index(value)
     if not least <= number < 2**32:
         raise InvalidArgumentError(f"{name} must be at least {least}, got {number}")
     return number
