@@ -18,6 +18,7 @@ from evermind_web.params import F32, check_arch
 
 TOP_K_KEY = "evermind.top_k"  # in the metadata of our safetensors files; no shape tells it
 DEFAULT_TOP_K = 2
+HEADS = ("lm_head.weight", "output.weight")  # what other programs call an output head
 
 
 class Named(Protocol):
@@ -121,6 +122,7 @@ def import_evermind_tensors(
     else:
         shape = Arch.of(arch) if top_k is None else Arch.of(arch)._replace(top_k=top_k)
     check_arch(shape)
+    _drop_tied_head(found)
     parts = [_take(found, spec.name, spec.shape) for spec in evermind_tensor_spec(shape)]
     if found:
         warnings.warn(f"import: no place for {len(found)} tensors, such as {next(iter(found))!r}", stacklevel=2)
@@ -151,6 +153,21 @@ def _count(names: Iterable[str], pattern: str) -> int:
     """One more than the largest number that the pattern finds at the start of a name; 0 where it finds none."""
     found = [int(match[1]) for name in names if (match := re.match(pattern, name))]
     return max(found, default=-1) + 1
+
+
+def _drop_tied_head(found: dict[str, Named]) -> None:
+    """Leave out a head of its own that equals the embedding, which is our head too; any other is refused."""
+    for name in HEADS:
+        head, embedding = found.get(name), found.get("token_embedding.weight")
+        if head is None or embedding is None:
+            continue
+        ours, theirs = (np.asarray(t.data, np.float32).ravel() for t in (embedding, head))
+        if not np.array_equal(ours, theirs):
+            raise FormatError(
+                f"import: {name!r} differs from 'token_embedding.weight', which is the output head of this model too; "
+                "a model with a head of its own cannot be imported (rename= may leave the tensor out)"
+            )
+        del found[name]
 
 
 def _take(found: dict[str, Named], name: str, shape: tuple[int, ...]) -> F32:
