@@ -1,6 +1,7 @@
 """`make dist`: lay the static page into dist/, with everything that it needs from its own origin.
 
     dist/index.html *.mjs *.css   web/, with the Content-Security-Policy written into the page
+    dist/bench.html               the benchmark page, from bench/
     dist/vendor/                  comlink, idb, uplot as ES modules
     dist/pyodide/                 Pyodide, its wheels, ours, and a lock file that names only these
     dist/evermind.json            what was built: versions, addresses, sizes
@@ -43,6 +44,7 @@ VENDOR = {
 PACKAGE = "evermind-web"
 COMPILED = "evermind-web-bytecode"
 LIBRARIES = ("comlink", "idb", "uplot")
+BENCH = ("bench.html", "bench.mjs", "bench_worker.mjs", "measure.py")
 KEPT = ("models",)  # folders of dist/ that other commands fill
 
 Plan = dict[str, bytes]
@@ -135,7 +137,7 @@ def plan_runtime(wheel: Path, cdn: bool) -> Plan:
 
 
 def plan_page(content_security_policy: str) -> Plan:
-    """Return the files of web/ (without type declarations), the policy written into the HTML pages.
+    """Return the files of web/ (without type declarations) and the benchmark page, with the policy in their HTML.
 
     Raises:
         ToolError: a page lacks the place for the policy.
@@ -145,14 +147,25 @@ def plan_page(content_security_policy: str) -> Plan:
         name = path.relative_to(ROOT / "web").as_posix()
         if not path.is_file() or name.endswith(".d.mts"):
             continue
-        data = path.read_bytes()
-        if path.suffix == ".html":
-            if CSP_PLACE.encode() not in data:
-                raise ToolError(f"web/{name} lacks the line {CSP_PLACE} in its <head>")
-            tag = f'<meta http-equiv="Content-Security-Policy" content="{content_security_policy}">'
-            data = data.replace(CSP_PLACE.encode(), tag.encode(), 1)
-        plan[name] = data
+        plan[name] = with_policy(path, content_security_policy)
+    for name in BENCH:
+        plan[name] = with_policy(ROOT / "bench" / name, content_security_policy)
     return plan
+
+
+def with_policy(path: Path, content_security_policy: str) -> bytes:
+    """Return a file's bytes; in an HTML page the policy is written into its place.
+
+    Raises:
+        ToolError: the page lacks that place.
+    """
+    data = path.read_bytes()
+    if path.suffix != ".html":
+        return data
+    if CSP_PLACE.encode() not in data:
+        raise ToolError(f"{path.relative_to(ROOT)} lacks the line {CSP_PLACE} in its <head>")
+    tag = f'<meta http-equiv="Content-Security-Policy" content="{content_security_policy}">'
+    return data.replace(CSP_PLACE.encode(), tag.encode(), 1)
 
 
 def plan_libraries() -> Plan:
