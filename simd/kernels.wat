@@ -103,12 +103,6 @@
     (local.set $q1 (i32.add (local.get $c) (local.get $row)))
     (local.set $q2 (i32.add (local.get $q1) (local.get $row)))
     (local.set $q3 (i32.add (local.get $q2) (local.get $row)))
-    (if (local.get $add)
-      (then
-        (local.set $c00 (v128.load (local.get $c)))  (local.set $c01 (v128.load offset=16 (local.get $c)))
-        (local.set $c10 (v128.load (local.get $q1))) (local.set $c11 (v128.load offset=16 (local.get $q1)))
-        (local.set $c20 (v128.load (local.get $q2))) (local.set $c21 (v128.load offset=16 (local.get $q2)))
-        (local.set $c30 (v128.load (local.get $q3))) (local.set $c31 (v128.load offset=16 (local.get $q3)))))
     (block $tail
       (loop $four
         (br_if $tail (i32.lt_s (local.get $depth) (i32.const 4)))
@@ -128,12 +122,22 @@
         (local.set $b (i32.add (local.get $b) (i32.const 32)))
         (local.set $depth (i32.sub (local.get $depth) (i32.const 1)))
         (br $one)))
+    (if (local.get $add)
+      (then
+        (local.set $c00 (f32x4.add (local.get $c00) (v128.load (local.get $c))))
+        (local.set $c01 (f32x4.add (local.get $c01) (v128.load offset=16 (local.get $c))))
+        (local.set $c10 (f32x4.add (local.get $c10) (v128.load (local.get $q1))))
+        (local.set $c11 (f32x4.add (local.get $c11) (v128.load offset=16 (local.get $q1))))
+        (local.set $c20 (f32x4.add (local.get $c20) (v128.load (local.get $q2))))
+        (local.set $c21 (f32x4.add (local.get $c21) (v128.load offset=16 (local.get $q2))))
+        (local.set $c30 (f32x4.add (local.get $c30) (v128.load (local.get $q3))))
+        (local.set $c31 (f32x4.add (local.get $c31) (v128.load offset=16 (local.get $q3))))))
     (v128.store (local.get $c) (local.get $c00))  (v128.store offset=16 (local.get $c) (local.get $c01))
     (v128.store (local.get $q1) (local.get $c10)) (v128.store offset=16 (local.get $q1) (local.get $c11))
     (v128.store (local.get $q2) (local.get $c20)) (v128.store offset=16 (local.get $q2) (local.get $c21))
     (v128.store (local.get $q3) (local.get $c30)) (v128.store offset=16 (local.get $q3) (local.get $c31)))
 
-  ;; The same where C ends inside the tile: computed beside it, then copied.
+  ;; The same, bit for bit, where C ends inside the tile: computed beside it, then copied.
   (func $multiply_edge (param $depth i32) (param $a i32) (param $b i32) (param $c i32) (param $row i32) (param $add i32)
                        (param $rows i32) (param $cols i32)
     (local $from i32) (local $to i32) (local $i i32) (local $j i32)
