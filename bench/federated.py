@@ -21,7 +21,7 @@ import json
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -116,13 +116,19 @@ class Server:
 
 
 # ── a client ─────────────────────────────────────────────────────────────────
-@dataclass
+@dataclass(frozen=True)
 class Training:
-    """What a client does with its text in one round."""
+    """What a client does with its text in one round. lr falls linearly over the rounds, to `last_lr` × lr."""
 
     lr: float = 0.02
+    last_lr: float = 0.1
     epochs: int = 1
     accum_steps: int = 4
+
+    def in_round(self, number: int, rounds: int) -> Training:
+        """The same with the learning rate of a round (from 1)."""
+        done = (number - 1) / max(1, rounds - 1)
+        return replace(self, lr=self.lr * (1 + (self.last_lr - 1) * done))
 
 
 @dataclass
@@ -154,7 +160,7 @@ class Client:
         return Update(self.lora.adapter.B, self.lora.adapter.A, len(self.train)).to_bytes()
 
     def fit(self, training: Training, method: str, seed: int) -> None:
-        """Some epochs over the own windows, in an order of their own."""
+        """Some passes over the own windows, in an order of their own."""
         order = np.random.default_rng(seed).permutation(len(self.train))
         self.lora.fit(
             [self.train[i] for i in order], lr=training.lr, epochs=training.epochs, accum_steps=training.accum_steps,
@@ -222,9 +228,10 @@ def simulate(clients: Sequence[Client], plan: Plan, say: Any = print) -> dict[st
     for number in range(1, plan.rounds + 1):
         broadcast = server.broadcast()
         chosen = rng.choice(len(clients), plan.sample, replace=False).tolist()
+        training = plan.training.in_round(number, plan.rounds)
         sent += len(broadcast) * len(chosen)
         server.receive([
-            clients[i].update(broadcast, plan.training, plan.method, plan.seed * 10_000 + number * 100 + i)
+            clients[i].update(broadcast, training, plan.method, plan.seed * 10_000 + number * 100 + i)
             for i in chosen
         ])  # fmt: skip
         if number % 5 == 0 or number == plan.rounds:
@@ -244,7 +251,7 @@ def simulate(clients: Sequence[Client], plan: Plan, say: Any = print) -> dict[st
 
 def alone(clients: Sequence[Client], plan: Plan, start: tuple[F32, F32], epochs: int) -> list[float]:
     """Bits per byte of every client that trains `epochs` passes on nothing but its own text."""
-    training = Training(plan.training.lr, epochs, plan.training.accum_steps)
+    training = replace(plan.training, epochs=epochs)
     out = []
     for i, client in enumerate(clients):
         client.load(*start)
@@ -345,13 +352,12 @@ def main() -> None:
     arguments = parser.parse_args()
     texts = client_texts(arguments.text.read_text(encoding="utf-8"), arguments.clients)
     tokenizer = BPETokenizer.from_file(str(arguments.tokenizer))
-    training = Training(arguments.lr, arguments.epochs)
-    results = [
-        run(arguments.base.read_bytes(), tokenizer, texts, Plan(
-            method, arguments.rounds, arguments.sample, arguments.rank, 1, () if i else tuple(arguments.local), training,
-        ))
-        for i, method in enumerate(arguments.method)
-    ]  # fmt: skip
+    training = Training(arguments.lr, epochs=arguments.epochs)
+    sizes = arguments.rounds, arguments.sample, arguments.rank, 1
+    results: list[dict[str, Any]] = []
+    for method in arguments.method:
+        plan = Plan(method, *sizes, () if results else tuple(arguments.local), training)
+        results.append(run(arguments.base.read_bytes(), tokenizer, texts, plan))
     if arguments.output:
         arguments.output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     if arguments.svg:

@@ -1,7 +1,7 @@
 // The measurement of personalize.py in a page: Pyodide and the wheel of dist/, WebGPU (or NumPy) as the backend.
 //
-// `ready` resolves when Python runs; `personalize(options)` resolves to what the script gives in CPython. Options are
-// those of `Options` there, so that one call measures one row or the whole table.
+// `ready` is true once Python runs; `personalize(options)` waits for that and resolves to what the script gives in
+// CPython. Options are those of `Options` there, so that one call measures one row or the whole table.
 
 import * as bridge from "./bridge.mjs";
 import * as store from "./store.mjs";
@@ -44,8 +44,10 @@ async function boot() {
 
 const running = boot();
 
+running.then(() => Object.assign(window, { ready: true }));
+
 Object.assign(window, {
-  ready: running.then(() => true),
+  ready: false,
 
   /** @param {Record<string, unknown>} [options] */
   async personalize(options = {}) {

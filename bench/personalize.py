@@ -5,7 +5,7 @@ In CPython:
     python bench/personalize.py --base base.evl0 --tokenizer tokenizer.json --texts FOLDER [--backend wgpu]
 
 In a page, on WebGPU: `--site FOLDER` lays the built page (`make dist`), this script, base and texts into FOLDER; in
-personalize.html, after `await ready`, `await personalize({...})` gives the same JSON. Options are those of `Options`.
+personalize.html, once `ready` is true, `await personalize({...})` gives the same JSON. Options are those of `Options`.
 
 The rules: the held-out part is scored twice, before and after, and decides nothing. Early stopping, and whether an
 adapter is kept at all, look at a slice at the end of the training part. The test-only text is only scored.
@@ -370,7 +370,7 @@ def lay_site(site: Path, arguments: argparse.Namespace) -> None:
     shutil.copy(arguments.tokenizer, data / "tokenizer.json")
     for name in (*PERSONAL, TEST_ONLY):
         shutil.copy(arguments.texts / f"{name}.txt", data / f"{name}.txt")
-    print(f"{site}: open personalize.html; await ready, then await personalize({{…}})")
+    print(f"{site}: serve it and open personalize.html; in its console: await personalize({{…}})")
 
 
 def main() -> None:
