@@ -23,7 +23,7 @@ CALLS = {
     "train M": "train({size: 'M', rounds: %d})",
     "decode S": "decode({size: 'S'})",
     "decode M": "decode({size: 'M'})",
-    "products": "products({rounds: %d})",
+    "products": "products()",
 }
 
 

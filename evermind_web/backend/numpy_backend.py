@@ -23,9 +23,8 @@ class NumpyBackend:
 
     def __init__(self, dtype: DTypeLike = np.float32) -> None:
         self.dtype: np.dtype[Any] = np.dtype(dtype)
-        products = simd.kernels()
-        linalg.use(products)
-        self.adapter_name = f"NumPy {np.__version__}" + (" + SIMD" if products else "")
+        linalg.use(simd.faster())
+        self.adapter_name = f"NumPy {np.__version__}" + (" + SIMD" if simd.kernels() else "")
         self._arrays: dict[int, Array] = {}
         self._next = 0
 

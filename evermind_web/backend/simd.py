@@ -1,7 +1,7 @@
 """Products of float32 matrices, and a few passes, by SIMD kernels (`simd/kernels.wat`) on NumPy's memory, in Pyodide.
 
 NumPy has no BLAS there and multiplies at 1–3 GFLOP/s; the kernels reach ten times that. They are loaded once, and
-used only if they agree with NumPy; in CPython, and where anything is amiss, there are none and NumPy does the work.
+used only if they agree with NumPy. Where anything is amiss NumPy does the work, as it does in CPython with its BLAS.
 """
 
 from __future__ import annotations
@@ -31,6 +31,35 @@ ADAMW = (
 
 # Why there are no kernels, for whoever wonders: "" while there are, or before anyone asked.
 problem = ""
+
+
+class Arranged:
+    """NumPy's own products, both matrices copied so that the depth lies dense: its plain loops run 2–5 times faster."""
+
+    def takes(self, a: Array, b: Array) -> bool:
+        """See `linalg.Kernels`, as for all below. The order holds: each element is one plain sum over the depth."""
+        return a.ndim == b.ndim == 2 and a.dtype == b.dtype and len(a) > 3 and a.size * b.shape[1] >= SMALLEST
+
+    def matmul(self, a: Array, b: Array, out: Array, accumulate: bool) -> None:
+        product = np.matmul(np.ascontiguousarray(a), np.ascontiguousarray(b.T).T)
+        np.add(out, product, out=out) if accumulate else np.copyto(out, product)
+
+    def bias_relu(self, h: Array, b: Array) -> bool:
+        return False
+
+    def relu_mask(self, d: Array, h: Array) -> bool:
+        return False
+
+    def softmax_rows(self, x: Array, best: Array, total: Array) -> bool:
+        return False
+
+    def sum_of_squares(self, x: Array, scale: float) -> float | None:
+        return None
+
+    def adamw(
+        self, p: Array, g: Array, m: Array, v: Array, group: Array, scales: tuple[float, float], hyper: dict[str, float]
+    ) -> bool:
+        return False
 
 
 class Kernels:
@@ -167,3 +196,8 @@ def kernels() -> Kernels | None:
             problem = ""
             return loaded
     return None
+
+
+def faster() -> Kernels | Arranged | None:
+    """What `linalg.use` should be given here: the kernels, or what helps NumPy without BLAS; None in CPython."""
+    return kernels() or (Arranged() if environment.IN_BROWSER else None)
