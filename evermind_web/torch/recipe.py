@@ -10,6 +10,7 @@ from evermind_web.errors import InvalidArgumentError
 from evermind_web.formats.arch import Arch
 
 PRECISIONS = ("auto", "bf16", "fp32")
+KINDS = ("evermind", "transformer")
 
 
 def _set(default: Any, about: str) -> Any:
@@ -21,6 +22,7 @@ class Recipe:
     """Options of `python -m evermind_web.pretrain`, under the same names; the help of each is its metadata."""
 
     vocab_size: int = _set(4096, "tokens of a tokenizer that is trained here")
+    kind: str = _set("evermind", "evermind, or transformer: a teacher of the same D, L and H")
     d_model: int = _set(192, "model width D")
     num_layers: int = _set(8, "layers L")
     conv_kernel: int = _set(8, "taps of each convolution K; the model sees L·(K−1)+1 tokens")
@@ -39,6 +41,7 @@ class Recipe:
     weight_decay: float = _set(0.1, "AdamW, on matrices only")
     grad_clip: float = _set(1.0, "largest global gradient norm (0: off)")
     balance: float = _set(0.01, "weight of the load-balance loss")
+    teaching: float = _set(0.75, "part of the loss that compares with the teachers, if there are any")
     dropout: float = _set(0.1, "of embedded tokens and of what each branch adds")
     hidden_dropout: float = _set(0.0, "inside the experts")
     token_dropout: float = _set(0.0, "part of the input tokens that are blanked")
@@ -56,11 +59,13 @@ class Recipe:
             _check(name, getattr(self, name), 1, math.inf)
         for name in ("dropout", "hidden_dropout", "token_dropout", "subword_dropout"):
             _check(name, getattr(self, name), 0, 0.95)
-        for name in ("val_fraction", "min_lr_ratio", "beta1", "beta2", "ema"):
+        for name in ("val_fraction", "min_lr_ratio", "beta1", "beta2", "ema", "teaching"):
             _check(name, getattr(self, name), 0, 1)
         for name in ("lr", "weight_decay", "grad_clip", "balance", "epochs", "seconds", "warmup", "seed",
                      "save_seconds"):  # fmt: skip
             _check(name, getattr(self, name), 0, math.inf)
+        if self.kind not in KINDS:
+            raise InvalidArgumentError(f"kind must be one of {', '.join(KINDS)}, got {self.kind!r}")
         if self.precision not in PRECISIONS:
             raise InvalidArgumentError(f"precision must be one of {', '.join(PRECISIONS)}, got {self.precision!r}")
 

@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 
-from evermind_web.formats.arch import FIELDS, param_count_of
+from evermind_web.formats.arch import FIELDS
 from evermind_web.torch import parallel
 from evermind_web.torch.corpus import Corpus, prepare
 from evermind_web.torch.module import EvermindModule
 from evermind_web.torch.recipe import Recipe
+from evermind_web.torch.teacher import Transformer
 from evermind_web.torch.trainer import Pretrainer, choice_of
 
 
@@ -26,6 +27,7 @@ def run(
     test: Sequence[Path] = (),
     tokenizer: Path | None = None,
     data: Path | None = None,
+    teachers: Sequence[Path] = (),
     device: str | None = None,
     prepare_only: bool = False,
     report: Callable[[dict[str, Any]], None] = lambda _: None,
@@ -41,7 +43,7 @@ def run(
         corpus = corpus or prepare(texts, unseen, test, recipe, folder, tokenizer, write=False)
         if prepare_only:
             return {}
-        trainer = Pretrainer(corpus, recipe, world, out)
+        trainer = Pretrainer(corpus, recipe, world, out, teachers)
         trainer.run(report)
         return _write_results(trainer, corpus, out) if world.is_first else {}
     finally:
@@ -50,16 +52,22 @@ def run(
 
 def _write_results(trainer: Pretrainer, corpus: Corpus, out: Path) -> dict[str, Any]:
     best = trainer.best_module()
-    full, half = best.to_evl0(), best.to_evl0(fp16=True)
-    rounded = EvermindModule.from_evl0(half).to(trainer.world.device).requires_grad_(False)
-    scores = {}
-    for kind in corpus.held_out:
-        exact, rough = trainer.score(kind, best), trainer.score(kind, rounded)
-        scores[kind] = {"bits_per_byte": exact, "fp16": rough}
+    scores: dict[str, dict[str, float | None]] = {k: {"bits_per_byte": trainer.score(k, best)} for k in corpus.held_out}
+    if isinstance(best, Transformer):
+        best.save(out / "teacher.pt")
+        half = b""
+    else:
+        half = best.to_evl0(fp16=True)
+        rounded = EvermindModule.from_evl0(half).to(trainer.world.device).requires_grad_(False)
+        for kind, row in scores.items():
+            row["fp16"] = trainer.score(kind, rounded)
+        (out / "model.evl0").write_bytes(best.to_evl0())
+        (out / "model.fp16.evl0").write_bytes(half)
     recipe, steps = trainer.recipe, trainer.windows.steps_per_epoch
     metrics = {
         "model": dict(zip(FIELDS, best.config, strict=True)),
-        "parameters": param_count_of(best.config),
+        "parameters": sum(p.numel() for p in best.parameters()),
+        "teachers": len(trainer.teachers),
         "fp16_bytes": len(half),
         "recipe": recipe.to_json(),
         "torch": torch.__version__,
@@ -74,8 +82,6 @@ def _write_results(trainer: Pretrainer, corpus: Corpus, out: Path) -> dict[str, 
         "scores": scores,
         "evaluations": trainer.evaluations,
     }
-    (out / "model.evl0").write_bytes(full)
-    (out / "model.fp16.evl0").write_bytes(half)
     corpus.tokenizer.save(out / "tokenizer.json")
     (out / "metrics.json").write_text(json.dumps(metrics, indent=2) + "\n", encoding="utf-8")
     return metrics

@@ -10,7 +10,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,9 @@ from evermind_web.torch.module import EvermindModule
 from evermind_web.torch.parallel import World
 from evermind_web.torch.recipe import Recipe
 from evermind_web.torch.scoring import bits_per_byte
+from evermind_web.torch.teacher import Transformer, soft_targets
+
+Model = EvermindModule | Transformer
 
 CHECKPOINT = "checkpoint.pt"
 CURVE = "curve.jsonl"
@@ -37,17 +40,26 @@ def token_loss(x: Tensor, embedding: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(F.linear(x, embedding).float(), targets)
 
 
+def taught_loss(x: Tensor, embedding: Tensor, targets: Tensor, soft: Tensor, part: float) -> Tensor:
+    """`token_loss`, `part` of it against the probabilities `soft` (N, V) in place of the targets."""
+    scores = F.linear(x, embedding).float().log_softmax(-1)
+    return (1 - part) * F.nll_loss(scores, targets) - part * (soft * scores).sum(-1).mean()
+
+
 class Objective(nn.Module):
     """Windows (B, T+1) → mean loss, and of each layer the mean probabilities and counts of its experts (L, E)."""
 
-    def __init__(self, module: EvermindModule, loss: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
+    def __init__(self, module: Model, loss: Callable[..., Tensor]) -> None:
+        """loss: `token_loss`, or `taught_loss` if `forward` is given soft targets."""
         super().__init__()
         self.module, self._loss = module, loss
 
-    def forward(self, windows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(self, windows: Tensor, *taught: Any) -> tuple[Tensor, Tensor, Tensor]:
         x, routings = self.module.features(windows[:, :-1])
         targets = windows[:, 1:].reshape(-1)
-        loss = self._loss(x.flatten(0, 1), self.module.token_embedding.weight, targets)
+        loss = self._loss(x.flatten(0, 1), self.module.token_embedding.weight, targets, *taught)
+        if not routings:
+            return loss, loss.new_ones(1, 1), loss.new_ones(1, 1)
         probs, counts = (torch.stack(parts) for parts in zip(*routings, strict=True))
         return loss, probs, counts
 
@@ -55,21 +67,23 @@ class Objective(nn.Module):
 class Pretrainer:
     """One run in `folder`. Goes on from the checkpoint there, if there is one."""
 
-    def __init__(self, corpus: Corpus, recipe: Recipe, world: World, folder: Path) -> None:
+    def __init__(
+        self, corpus: Corpus, recipe: Recipe, world: World, folder: Path, teachers: Sequence[Path] = ()
+    ) -> None:
+        self.teachers = [Transformer.load(path, world.device) for path in teachers]
         self.corpus, self.recipe, self.world, self.folder = corpus, recipe, world, folder
         if recipe.batch % world.size:
             raise ConfigMismatchError(f"batch {recipe.batch} cannot be shared by {world.size} processes evenly")
         self.windows = windows_of(corpus, recipe)
-        arch = recipe.arch(corpus.tokenizer.vocab_size)
-        drops = {name: getattr(recipe, name) for name in ("dropout", "hidden_dropout", "token_dropout")}
-        self.module = EvermindModule(*arch, seed=recipe.seed, **drops).to(world.device)
-        self.averaged = EvermindModule(*arch, seed=recipe.seed).to(world.device).requires_grad_(False)
+        self.module = self._fresh(dropped=True)
+        self.averaged = self._fresh().requires_grad_(False)
         self.best = self.averaged.packed()
         on_gpu = world.device.type == "cuda"
-        loss: Callable[[Tensor, Tensor, Tensor], Tensor] = token_loss
+        loss: Callable[..., Tensor] = taught_loss if teachers else token_loss
         if recipe.compile and on_gpu:
-            self.module.compile_layers(dynamic=False)
-            loss = torch.compile(token_loss, dynamic=False)
+            for module in (self.module, *self.teachers):
+                module.compile_layers(dynamic=False)
+            loss = torch.compile(loss, dynamic=False)
         self.objective = world.wrap(Objective(self.module, loss))
         self.optimizer = _adamw(self.module, recipe, fused=on_gpu)
         self.half = on_gpu if recipe.precision == "auto" else recipe.precision == "bf16"
@@ -77,6 +91,15 @@ class Pretrainer:
         self.evaluations: list[dict[str, Any]] = []
         self._lines: list[tuple[int, float, Tensor]] = []
         self._last_loss = math.nan
+
+    def _fresh(self, dropped: bool = False) -> Model:
+        """A module as the recipe starts with, on this process's device; with its dropouts, or without any."""
+        recipe, shape = self.recipe, self.recipe.arch(self.corpus.tokenizer.vocab_size)
+        names = ("dropout", "hidden_dropout", "token_dropout") if dropped else ()
+        drops = {name: getattr(recipe, name) for name in names}
+        if recipe.kind == "transformer":
+            return Transformer(shape, recipe.window, recipe.seed, drops.get("dropout", 0)).to(self.world.device)
+        return EvermindModule(*shape, seed=recipe.seed, **drops).to(self.world.device)
 
     # ---- running ----
 
@@ -118,7 +141,8 @@ class Pretrainer:
         if world.device.type == "cuda":
             windows = windows.pin_memory().to(world.device, non_blocking=True)
         with self._autocast():
-            loss, probs, counts = self.objective(windows)
+            soft = (soft_targets(self.teachers, windows[:, :-1]), recipe.teaching) if self.teachers else ()
+            loss, probs, counts = self.objective(windows, *soft)
         # Shares of all processes' rows, so that the average of the gradients is the gradient of the whole batch.
         shares = world.add_up(counts.float())
         shares = shares / shares.sum(1, keepdim=True)
@@ -164,7 +188,7 @@ class Pretrainer:
 
     # ---- looking ----
 
-    def score(self, kind: str, module: EvermindModule | None = None) -> float | None:
+    def score(self, kind: str, module: Model | None = None) -> float | None:
         """Bits per byte of the held-out pieces of one kind; None if there are none."""
         pieces = self.corpus.held_out.get(kind)
         return bits_per_byte(module or self.averaged, pieces, self.corpus.token_bytes) if pieces else None
@@ -182,9 +206,9 @@ class Pretrainer:
         self.evaluations.append(entry)
         report(entry)
 
-    def best_module(self) -> EvermindModule:
+    def best_module(self) -> Model:
         """The averaged weights that scored best, on this process's device."""
-        module = EvermindModule(*self.module.config).to(self.world.device).requires_grad_(False)
+        module = self._fresh().requires_grad_(False)
         module.load_packed(self.best)
         return module
 
@@ -250,7 +274,7 @@ def choice_of(entry: dict[str, Any]) -> float:
     return sum(scores) / len(scores) if scores else float(entry["train_loss"])
 
 
-def _adamw(module: EvermindModule, recipe: Recipe, fused: bool) -> torch.optim.AdamW:
+def _adamw(module: Model, recipe: Recipe, fused: bool) -> torch.optim.AdamW:
     parameters = list(module.parameters())
     groups = [
         {"params": [p for p in parameters if p.ndim > 1], "weight_decay": recipe.weight_decay},
