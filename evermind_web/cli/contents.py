@@ -35,6 +35,7 @@ from evermind_web.training import state as training_state
 Json = dict[str, Any]
 GGUF_NUMBERS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 GGUF_STRING, GGUF_ARRAY = 8, 9
+GGUF_SHOWN = 10  # of an array
 GGUF_TYPES = {0: "F32", 1: "F16"}
 
 
@@ -148,7 +149,7 @@ def _check_state(manifest: Json, arrays: dict[str, Any]) -> None:
 def _gguf(data: bytes) -> Json:
     try:
         return _read_gguf(data)
-    except (struct.error, UnicodeDecodeError, KeyError, OverflowError, MemoryError) as error:
+    except (struct.error, UnicodeDecodeError, KeyError, OverflowError, MemoryError, RecursionError) as error:
         raise FormatError(f"GGUF file is damaged or of a kind that is not read here ({error})") from None
 
 
@@ -173,13 +174,22 @@ def _read_gguf(data: bytes) -> Json:
         return data[at - length : at].decode("utf-8")
 
     def value(kind: int) -> Any:
+        nonlocal at
         if kind == GGUF_STRING:
             return text()
         if kind == GGUF_ARRAY:
             item, count = number("<I"), number("<Q")
-            if count > len(data):
+            if count > len(data) - at:
                 raise FormatError("GGUF file is damaged: an array is longer than the file")
-            return [value(item) for _ in range(count)]
+            first = [value(item) for _ in range(min(count, GGUF_SHOWN))]
+            if count <= GGUF_SHOWN:
+                return first
+            if item in GGUF_NUMBERS:  # a vocabulary's scores, say: skipped at once
+                at += (count - GGUF_SHOWN) * struct.calcsize(GGUF_NUMBERS[item])
+            else:
+                for _ in range(count - GGUF_SHOWN):
+                    value(item)
+            return {"count": count, "first": first}
         return number(GGUF_NUMBERS[kind])
 
     pairs = {}

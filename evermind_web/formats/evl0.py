@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evermind_web.errors import ConfigMismatchError
+from evermind_web.errors import ConfigMismatchError, FormatError
 from evermind_web.formats.arch import FIELDS, Arch, evermind_tensor_spec, param_count_of
 from evermind_web.formats.crc import TRAILER_BYTES, append_crc_trailer, check_guarded_length, strip_crc_trailer
 from evermind_web.formats.sniff import not_a, truncated
@@ -60,9 +60,21 @@ def inspect_evl0(data: bytes, config: Any = None) -> tuple[Arch, int, bytes]:
     arch = Arch(*words)
     if config is not None:
         check_same_arch(arch, Arch.of(config))
+    check_sizes(arch)
     need = HEADER_BYTES + ITEM_BYTES[version] * param_count_of(arch)
     check_guarded_length("checkpoint", len(data), need, has_trailer)
     return arch, version, body
+
+
+def check_sizes(arch: Arch) -> None:
+    """FormatError for a shape that no model has. A width of 0 would let a few bytes claim billions of tensors."""
+    small = [name for name, size in zip(FIELDS, arch, strict=True) if size < 1 and name != "num_layers"]
+    if small or arch.top_k > arch.num_experts:
+        raise FormatError(
+            f"checkpoint is damaged: {', '.join(f'{name} is 0' for name in small)}"
+            if small
+            else f"checkpoint is damaged: top_k {arch.top_k} of {arch.num_experts} experts"
+        )
 
 
 def check_same_arch(stored: Arch, expected: Arch) -> None:

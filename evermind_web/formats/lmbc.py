@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from evermind_web.errors import ConfigMismatchError
+from evermind_web.errors import ConfigMismatchError, FormatError
 from evermind_web.formats.arch import TensorSpec
 from evermind_web.formats.sniff import check_length, not_a, truncated
 from evermind_web.formats.values import ITEM_BYTES, check_version, decode_values, encode_values, version_of
@@ -58,6 +58,10 @@ def read_lmbc(data: bytes, dims: Sequence[int] | None = None) -> tuple[tuple[int
         wrong = [f"{name} {a} instead of {b}" for name, a, b in zip(FIELDS, stored, dims, strict=True) if a != b]
         raise ConfigMismatchError(
             f"config mismatch: the limbic checkpoint has {', '.join(wrong)}; make a model of its shape"
+        )
+    if min(stored) < 1:
+        raise FormatError(
+            f"limbic checkpoint is damaged: its sizes are {dict(zip(FIELDS, stored, strict=True))}, none may be 0"
         )
     count = sum(t.size for t in limbic_tensor_spec(i, h, k))
     check_length("limbic checkpoint", len(data), HEADER_BYTES + ITEM_BYTES[version] * count)

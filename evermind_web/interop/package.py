@@ -10,7 +10,8 @@ from typing import Any
 from evermind_web.environment import run_blocking
 from evermind_web.errors import EvermindError, FormatError
 from evermind_web.formats.arch import FIELDS, Arch
-from evermind_web.formats.moe0 import write_moe0
+from evermind_web.formats.evl0 import inspect_evl0
+from evermind_web.formats.moe0 import read_moe0, write_moe0
 from evermind_web.formats.package import fnv1a, manifest_text, read_package, write_package
 from evermind_web.mixture import SharedExpertMoE
 from evermind_web.model import EvermindLM
@@ -140,7 +141,7 @@ class EvermindModelPackage:
         m, errors = self.manifest, []
         if m.get("schema") != SCHEMA:
             errors.append(f"unknown schema: {m.get('schema')}, expected {SCHEMA}")
-        if m.get("modelType") not in CHECKPOINT_FORMATS:
+        if m.get("modelType") not in tuple(CHECKPOINT_FORMATS):  # it may be anything, also what has no hash
             errors.append(f"unsupported model type: {m.get('modelType')}, expected {' or '.join(CHECKPOINT_FORMATS)}")
         else:
             errors += self._config_errors()
@@ -181,6 +182,7 @@ class EvermindModelPackage:
         """The packed language model. FormatError if `validate` finds anything or it is of another type;
         ConfigMismatchError if the checkpoint is not of the manifest's shape."""
         config = self._check(LM, "load_model")
+        inspect_evl0(self.checkpoint, tuple(config.values()))  # before a manifest that lies is believed
         lm = EvermindLM(**config, backend=backend)
         lm.load_weights(self.checkpoint)
         return lm
@@ -188,6 +190,7 @@ class EvermindModelPackage:
     def load_model(self, backend: Any = None) -> SharedExpertMoE:
         """The packed mixture of experts, a SharedExpertMoE; errors as in `load_lm`."""
         config = self._check(MOE, "load_lm")
+        read_moe0(self.checkpoint, tuple(config.values()))
         moe = SharedExpertMoE(**config, backend=backend)
         moe.load_weights(self.checkpoint)
         return moe

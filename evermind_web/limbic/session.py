@@ -85,7 +85,7 @@ class LimbicSession:
             session = cls(model, data["traits"], data["gain"], data["half_life"])
             session.state = record_to_state(data["state"])
             hidden = np.asarray(data["hidden"], np.float32)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise FormatError(f"not a saved limbic session: {error}") from None
         if hidden.shape != session.hidden.shape:
             raise FormatError(f"the session has {hidden.size} hidden units, the model {session.hidden.size}")

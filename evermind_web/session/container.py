@@ -95,18 +95,23 @@ def _unpack_zip(data: bytes, filename: str) -> Package:
             if MANIFEST not in archive.namelist():
                 raise FormatError(f"{filename} is a zip, but not one that this page exported: it has no {MANIFEST}.")
             # Members are stored, so none can be larger than the file: a zip bomb is refused before it is read.
-            if any(i.compress_type != zipfile.ZIP_STORED or i.file_size > len(data) for i in archive.infolist()):
+            infos = archive.infolist()
+            stored = all(i.compress_type == zipfile.ZIP_STORED for i in infos)
+            if not stored or sum(i.file_size for i in infos) > len(data):
                 raise FormatError(f"{filename} was packed again by another program. Import the exported file itself.")
             manifest = json.loads(archive.read(MANIFEST))
             _check_manifest(manifest, filename)
-            files = {m["path"]: archive.read(m["path"]) for m in manifest["members"]}
+            paths = [m["path"] for m in manifest["members"]]
+            if sorted([MANIFEST, *paths]) != sorted(i.filename for i in infos):  # also one that is named twice
+                raise FormatError(f"{damaged}: what it holds is not what its manifest lists. Export it again.")
+            files = {path: archive.read(path) for path in paths}
     except (zipfile.BadZipFile, EOFError, ValueError, KeyError, TypeError) as error:
         if isinstance(error, FormatError):
             raise
         raise FormatError(f"{damaged} ({error}). Export or download it again.") from None
     for member in manifest["members"]:
         content = files[member["path"]]
-        if len(content) != member["size"] or zlib.crc32(content) != member["crc32"]:
+        if len(content) != member.get("size") or zlib.crc32(content) != member.get("crc32"):
             raise FormatError(f"{damaged}: {member['path']} is not what was exported. Export or download it again.")
     kind = manifest["kind"]
     if (MODEL if kind == "base" else ADAPTER) not in files:

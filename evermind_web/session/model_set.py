@@ -107,7 +107,7 @@ def read_tokenizer(data: bytes) -> BPETokenizer:
         text = data.decode("utf-8-sig")
         if not isinstance(json.loads(text), dict):
             raise ValueError("not a JSON object")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FormatError(
             f"this is not a tokenizer.json ({error}). Choose the file that came with the model."
         ) from None

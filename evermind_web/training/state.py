@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -69,16 +70,46 @@ def read_state(data: bytes, arch: Arch) -> TrainingState:
     for name in VECTORS:
         _check_vector(name, vectors, manifest, param_count_of(arch))
     try:
-        position = Position(**manifest["position"])
-        return TrainingState(arch, vectors, int(manifest["step"]), manifest["scaler"], position, int(manifest["seed"]))
+        position, scaler = _position(manifest["position"]), _scaler(manifest["scaler"])
+        return TrainingState(arch, vectors, _count(manifest["step"]), scaler, position, _count(manifest["seed"]))
     except (KeyError, TypeError, ValueError) as error:
         raise FormatError(f"the training state's manifest is damaged ({error}); use an older copy") from None
+
+
+def _position(stored: Mapping[str, Any]) -> Position:
+    sums, counts = ([_number(value) for value in stored[name]] for name in ("sums", "counts"))
+    if len(sums) != len(counts):
+        raise ValueError(f"{len(sums)} sums and {len(counts)} counts")
+    return Position(_count(stored["window"]), _count(stored["first_step"]), sums, counts, _count(stored["tokens"]))
+
+
+def _scaler(stored: Mapping[str, Any]) -> dict[str, float | int]:
+    """What `DynamicLossScaler.load_state` takes; {} where there was none."""
+    if not stored:
+        return {}
+    counts = {name: _count(stored[name]) for name in ("overflows", "skipped", "streak")}
+    scale = _number(stored["scale"])
+    if not scale > 0:
+        raise ValueError(f"the loss scale is {scale}")
+    return {"scale": scale, **counts}
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 2**53:
+        raise ValueError(f"{value!r} is no count")
+    return value
+
+
+def _number(value: Any) -> float:
+    if type(value) not in (int, float) or not math.isfinite(value):
+        raise ValueError(f"{value!r} is no finite number")
+    return float(value)
 
 
 def _manifest(metadata: Mapping[str, str]) -> dict[str, Any]:
     try:
         manifest = json.loads(metadata["manifest"])
-    except (KeyError, ValueError):
+    except (KeyError, ValueError, RecursionError):
         manifest = None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise FormatError("not a training state: the manifest is missing; weights alone go to load_weights")
@@ -90,5 +121,6 @@ def _manifest(metadata: Mapping[str, str]) -> dict[str, Any]:
 def _check_vector(name: str, vectors: Mapping[str, F32], manifest: Mapping[str, Any], size: int) -> None:
     if name not in vectors or vectors[name].size != size:
         raise FormatError(f"training state: {name} must have {size} values; the file is damaged")
-    if crc32(np.asarray(vectors[name], "<f4").tobytes()) != manifest.get("crc32", {}).get(name):
+    stored = manifest.get("crc32")
+    if not isinstance(stored, dict) or crc32(np.asarray(vectors[name], "<f4").tobytes()) != stored.get(name):
         raise FormatError(f"training state: {name} is damaged (its CRC-32 does not match); use an older copy")
