@@ -4,7 +4,7 @@ PYTHON3 ?= python3
 RUN := .venv/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dist serve demo test test-torch lint lock clean
+.PHONY: help setup dist serve demo bench test test-torch lint lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
@@ -20,6 +20,9 @@ serve: dist ## serve dist/ on loopback (PORT=8000)
 
 demo: dist ## serve the page; HEADLESS=1, or no display: also drive it through the whole story
 	@$(RUN) -m tools.demo
+
+bench: setup ## the benchmark page, in small, with its peers (installed in bench/peers/ at the first run)
+	@$(RUN) -m bench.run
 
 test: setup ## all tests: CPython, then headless Chromium with WebGPU (ARGS=… for pytest)
 	@$(RUN) -m tools.build_dist

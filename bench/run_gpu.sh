@@ -1,0 +1,41 @@
+#!/bin/sh
+# Prepare the benchmark for a machine with a GPU and no network: the page with all that it loads goes to FOLDER
+# (default .gpu/bench, about 20 MB). Then prints what to run there, in one browser: a Chromium with WebGPU over
+# Vulkan, driven by any script that serves FOLDER, opens bench.html, waits for `window.ready` and evaluates these.
+set -eu
+cd "$(dirname "$0")/.."
+folder=${1:-.gpu/bench}
+.venv/bin/python -m bench.site "$folder" >&2
+
+cat <<'EXPRESSIONS'
+bench({size:"S",batch:8,seqLen:64,steps:400})
+bench({size:"M",batch:8,seqLen:64,steps:300})
+bench({size:"L",batch:8,seqLen:64,steps:200})
+bench({size:"L",batch:32,seqLen:128,steps:100})
+bench({size:"L",batch:8,seqLen:64,steps:200,mode:"lora"})
+decode({size:"S",tokens:2000,context:10})
+decode({size:"M",tokens:2000,context:10})
+decode({size:"L",tokens:1000,context:10})
+decode({size:"L",tokens:1000,context:10000})
+decode({size:"S",tokens:500,context:10,sequences:16})
+decode({size:"L",tokens:500,context:10,sequences:16})
+kernels({size:"L",rows:[512,4096]})
+bench({size:"S",steps:30,backend:"numpy"})
+bench({size:"M",steps:6,backend:"numpy"})
+decode({size:"S",tokens:200,context:500,backend:"numpy"})
+peer({name:"tfjs",size:"S",steps:20})
+peer({name:"tfjs",size:"M",steps:20})
+peer({name:"tfjs",size:"L",steps:20})
+peer({name:"tfjs",size:"L",batch:32,seqLen:128,steps:10})
+peer({name:"jaxjs",size:"S",steps:20})
+peer({name:"jaxjs",size:"M",steps:20})
+peer({name:"jaxjs",size:"L",steps:20})
+peer({name:"jaxjs",size:"L",batch:32,seqLen:128,steps:10})
+peer({name:"reference",size:"S",steps:5})
+peer({name:"reference",size:"M",steps:3})
+peer({name:"reference",task:"decode",size:"S",context:500,tokens:4})
+peer({name:"tfjs",task:"matmul",m:4096,k:256,n:512})
+peer({name:"tfjs",task:"matmul",m:4096,k:256,n:4096})
+peer({name:"jaxjs",task:"matmul",m:4096,k:256,n:512})
+peer({name:"jaxjs",task:"matmul",m:4096,k:256,n:4096})
+EXPRESSIONS
