@@ -18,7 +18,6 @@ import fcntl
 import json
 import os
 import shutil
-import subprocess
 import sys
 import time
 import zipfile
@@ -27,7 +26,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from tools import bytecode, runtime
+from tools import bytecode, distributions, runtime
 from tools.common import CACHE, DIST, NODE_MODULES, ROOT, ToolError, fail, megabytes, say, sha256
 from tools.csp import policy
 
@@ -57,14 +56,10 @@ def build_wheel(folder: Path = ROOT / "build") -> Path:
         ToolError: the build failed.
     """
     shutil.rmtree(folder, ignore_errors=True)
-    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    built = list(folder.glob("evermind_web-*-py3-none-any.whl"))
-    if done.returncode or len(built) != 1:
-        raise ToolError(f"the wheel could not be built:\n{(done.stderr or done.stdout)[-2000:]}")
-    if (size := built[0].stat().st_size) > MAX_WHEEL_BYTES:
+    wheel = distributions.build("wheel", folder, ROOT)
+    if (size := wheel.stat().st_size) > MAX_WHEEL_BYTES:
         say("dist", f"WARNING: the wheel has {size} bytes, more than the {MAX_WHEEL_BYTES} that a test allows")
-    return built[0]
+    return wheel
 
 
 @contextlib.contextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 from evermind_web import environment
 from evermind_web.backend.base import Backend
 from evermind_web.backend.device import Device
@@ -53,6 +55,10 @@ async def _open_device(name: str, power_preference: str) -> Device:
     if name == "wgpu":
         if environment.IN_BROWSER:
             raise WebGPUUnavailableError('"wgpu" is the native backend of CPython; in a browser use "webgpu"')
+        if find_spec("evermind_web.backend.native_webgpu") is None:
+            raise WebGPUUnavailableError(
+                'the "wgpu" backend is not installed: pip install \'evermind-web[native]\', or use "numpy"'
+            )
         from evermind_web.backend.native_webgpu import NativeDevice
 
         return NativeDevice()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
+import io
 import json
 import os
 import re
 import subprocess
 import sys
+import tokenize
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -31,6 +34,14 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+OUTSIDE_THE_PAGE = (
+    "evermind_web/backend/native_webgpu.py",
+    "evermind_web/cli/",
+    "evermind_web/pretrain.py",
+    "evermind_web/torch/",
+)
+
+
 def read_manifest(dist: Path) -> dict[str, Any]:
     manifest: dict[str, Any] = json.loads((dist / "evermind.json").read_text())
     return manifest
@@ -50,6 +61,7 @@ def test_wheel_is_the_same_bytes_each_time(wheel: Path, tmp_path: Path, monkeypa
         "hatch_build.py",
         "LICENSE",
         "README.md",
+        "desktop",
     ]
     copy.mkdir()
     for name in names:
@@ -71,14 +83,15 @@ def test_wheel_holds_package_kernels_and_modules(wheel: Path) -> None:
         kernels = json.loads(archive.read("evermind_web/_wgsl.json"))
         modules = json.loads(archive.read("evermind_web/_web.json"))
     python = {path.relative_to(ROOT).as_posix() for path in (ROOT / "evermind_web").rglob("*.py")}
-    assert python | {"evermind_web/py.typed"} <= names
+    assert {name for name in python if not name.startswith(OUTSIDE_THE_PAGE)} | {"evermind_web/py.typed"} <= names
+    assert not [name for name in names if name.startswith(OUTSIDE_THE_PAGE)]
     assert not [name for name in names if name.endswith((".pyc", ".html", ".d.mts"))]
     assert sorted(kernels) == resources.list_names("wgsl", ".wgsl")
     assert len(kernels) >= 16
     for name, text in kernels.items():
         # Line by line the source, but for comments: an error in a kernel names its line.
         for ours, source in zip(text.split("\n"), resources.read_text("wgsl", name).split("\n"), strict=True):
-            assert ours == source or (ours == "" and source.lstrip().startswith("// ")), name
+            assert ours == source or ours == source.partition("// ")[0].rstrip(), name
     assert {"bridge.mjs", "store.mjs", "vendor/idb.mjs", "vendor/idb.mjs.LICENSE.txt"} <= set(modules)
     # Each module finds what it imports inside the wheel.
     for name, source in modules.items():
@@ -106,7 +119,31 @@ def test_comments_are_left_out_and_lines_kept() -> None:
         "d"
     )
     expected = "\n//#include four\n\na = 1; // stays\n\n\nb = /* in */ 2;\n  /* c */ c = 'http://x';\n\nd"
-    assert module.without_comments(source) == expected
+    assert module.without_comments("a.mjs", source) == expected
+    assert module.without_comments("a.wgsl", source) == expected.replace(" // stays", "")
+
+
+def test_python_files_lose_comments_and_nothing_else(wheel: Path) -> None:
+    """Every statement stays, on its line, with the docstrings of all that is public."""
+    with zipfile.ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            if not name.endswith(".py"):
+                continue
+            ours, source = archive.read(name).decode(), (ROOT / name).read_text()
+            assert statements(ours) == statements(source), name
+            comments = [t for t in tokenize.generate_tokens(io.StringIO(ours).readline) if t.type == tokenize.COMMENT]
+            assert not comments, name
+
+
+def statements(source: str) -> list[tuple[str, int]]:
+    """Every node with its line, without the docstrings of private functions and classes."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            continue
+        if re.match("_[^_]", node.name) and ast.get_docstring(node) is not None and len(node.body) > 1:
+            del node.body[0]
+    return [(type(node).__name__, getattr(node, "lineno", 0)) for node in ast.walk(tree)] + [(ast.dump(tree), 0)]
 
 
 def test_wheel_is_pure_and_small(wheel: Path) -> None:
