@@ -25,8 +25,14 @@ export function createPersonalize(em, store) {
     (file) => em().readText(file),
   );
   const name = part("adapter-name", HTMLInputElement);
+  const length = part("personalize-length", HTMLSelectElement);
   const run = createRun("personalize", store, async (signal, onProgress) => {
-    const result = await em().personalize(source.text(), { name: name.value, signal, onProgress });
+    const result = await em().personalize(source.text(), {
+      name: name.value,
+      length: /** @type {"quick" | "normal" | "long"} */ (length.value),
+      signal,
+      onProgress,
+    });
     chosen = store.get().session?.activeAdapter ?? chosen;
     return result;
   });

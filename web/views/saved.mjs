@@ -58,6 +58,12 @@ export function createSaved(em, store) {
   );
 
   const actions = createActions(em, store, act);
+  let current = "";
+  store.subscribe(({ session }) => {
+    const modelName = session?.model?.name ?? "";
+    if (modelName && modelName !== current) name.value = modelName;
+    current = modelName;
+  });
   store.subscribe(({ ready, busy, session, saved }) => {
     part("save", HTMLButtonElement).disabled = !ready || busy !== "" || !session?.model;
     const list = part("saved-list", HTMLUListElement);

@@ -39,8 +39,20 @@ export function createTeach(em, store) {
       return replaceUnsaved(store, "Teach a new one in its place?");
     },
   );
-  store.subscribe(({ ready }) => run.enable(ready));
-  return run;
+  let shown = "";
+  store.subscribe(({ ready, busy, session }) => {
+    run.enable(ready);
+    const model = session?.model;
+    // After training, the run's own summary stands there; a model that was loaded introduces itself.
+    if (model && busy === "load" && model.fingerprint !== shown) run.say(introduction(model));
+    shown = model?.fingerprint ?? "";
+  });
+}
+
+/** @param {import("../evermind.mjs").ModelInfo} model */
+function introduction({ name, training }) {
+  const loss = training.lossAfter ? ` Loss on text it had not seen: ${training.lossAfter.toFixed(2)}.` : "";
+  return `“${name}” is loaded.${loss} Teaching makes a new model.`;
 }
 
 /**
