@@ -89,20 +89,19 @@ def test_memory_really_stays_under_the_ceiling(tmp_path: Path) -> None:
     paged.dispose()
 
 
-def test_a_layer_that_needs_many_experts_does_not_cost_the_others_theirs() -> None:
-    """Plain LRU would throw out just the expert that the next layer needs, in every layer."""
-    model = EvermindLM(V, D, L, K, H, E, 1, seed=3, backend="numpy")
-    model.set_parameter("layers.0.moe.router.weight", np.random.default_rng(5).normal(size=(E, D)))
-    for layer in range(1, L):  # all scores equal: always expert 0
+@pytest.mark.parametrize("room", [4, 5])
+def test_there_are_hits_where_less_than_one_token_fits(room: int) -> None:
+    """A token needs 2 experts of each of 3 layers; plain LRU throws out what comes next, and never has a hit."""
+    model = trained_like()
+    for layer in range(L):  # all scores equal: always experts 0 and 1
         model.set_parameter(f"layers.{layer}.moe.router.weight", np.zeros((E, D)))
-    data, tokens = model.export_weights(), 20
-    paged = PagedEvermindLM.open(data, least(data) + (L - 1) * EXPERT, "numpy")  # L experts fit
-    paged.generate(IDS[:1], max_new_tokens=1)
+    data = model.export_weights()
+    paged = PagedEvermindLM.open(data, least(data) + (room - 1) * EXPERT, "numpy")
+    paged.generate(IDS[:1], max_new_tokens=5)
     paged.experts.reset()
-    paged.generate(IDS[:1], max_new_tokens=tokens, temperature=5.0)
-    assert paged.stats.misses > 3
-    assert paged.stats.misses <= tokens  # only layer 0
-    assert paged.stats.hits >= (L - 1) * tokens
+    paged.generate(IDS[:1], max_new_tokens=20)
+    assert paged.stats.hit_rate > 0.15
+    assert paged.stats.resident_bytes == paged.stats.ceiling - EXPERT
 
 
 def test_the_other_backend_writes_the_same(backend: Backend) -> None:

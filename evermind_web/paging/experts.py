@@ -45,9 +45,9 @@ def expert_of(values: F32, arch: Arch) -> Expert:
 class ExpertCache:
     """Experts by (layer, expert). `fixed`: bytes of weights that are always in memory and count for the ceiling.
 
-    A token visits the layers in turn, so the expert that was not used for longest is just the one that is needed next:
-    plain LRU would throw out everything, always. Here an expert makes room in its own layer, unless another layer has
-    more than it; within a layer the least recently used one goes.
+    A token visits the layers in turn. Where less than the experts of one token fit, plain LRU always throws out what
+    is needed next. Here an expert makes room in its own layer, unless another layer holds more than it; within a layer
+    the least recently used one goes.
     Raises InvalidArgumentError if not even one expert fits under the ceiling.
     """
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from evermind_web import ops
 from evermind_web.backend.base import Backend, Buf
+from evermind_web.backend.reference import moe
 from evermind_web.backend.reference.moe import Expert, choose_experts, router_logits, softmax
 from evermind_web.backend.request import resolve_backend
 from evermind_web.batch import I32, Batch, Item, Tokens, item_batches, make_batch, next_token_item
@@ -292,8 +293,11 @@ def _on_host(spec: TensorSpec) -> bool:
 
 
 def _apply(expert: Expert, x: F32) -> F32:
-    """w2 · relu(w1 · x + b1) + b2 for rows x (N,D)."""
-    y: F32 = np.maximum(x @ expert.w1.T + expert.b1, 0) @ expert.w2.T + expert.b2
+    """w2 · relu(w1 · x + b1) + b2 for rows x (N,D), by the same products as `ops.moe_fwd` on NumPy."""
+    matmul = moe.matmul  # type: ignore[attr-defined]  # NumPy's, or SIMD in a browser: what the reference uses
+    hidden = np.empty((len(x), expert.w1.shape[0]), np.float32)
+    moe._expert_hidden(x, expert, hidden)
+    y: F32 = matmul(hidden, expert.w2.T) + expert.b2
     return y
 
 
