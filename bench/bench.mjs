@@ -1,6 +1,6 @@
 // The benchmark page. Python runs in a worker, as on the real page; peers run here. All results are plain JSON.
 //
-//   await bench({size: "S" | "M" | "L", batch, seqLen, steps, backend: "webgpu" | "numpy", mode: "full" | "lora"})
+//   await bench({size: "S" | "M" | "L", batch, seqLen, steps, backend: "webgpu" | "numpy" | "numpy-alone", mode: "full" | "lora"})
 //   await decode({size, tokens, context, sequences, backend})
 //   await kernels({size, rows: [512, 4096], backend})
 //   await peer({name: "reference" | "tfjs" | "jaxjs", task: "train" | "decode" | "matmul", size, batch, seqLen, steps})

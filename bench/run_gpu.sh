@@ -1,13 +1,13 @@
 #!/bin/sh
 # Prepare the benchmark for a machine with a GPU and no network: the page with all that it loads goes to FOLDER
-# (default .gpu/bench, about 20 MB). Then prints what to run there, in one browser: a Chromium with WebGPU over
-# Vulkan, driven by any script that serves FOLDER, opens bench.html, waits for `window.ready` and evaluates these.
+# (default .gpu/bench, about 20 MB), and what to evaluate to FOLDER/expressions.txt, the most wanted first. There, in
+# one Chromium with WebGPU over Vulkan: serve FOLDER, open bench.html, wait for `window.ready`, evaluate each line.
 set -eu
 cd "$(dirname "$0")/.."
 folder=${1:-.gpu/bench}
 .venv/bin/python -m bench.site "$folder" >&2
 
-cat <<'EXPRESSIONS'
+cat > "$folder/expressions.txt" <<'EXPRESSIONS'
 bench({size:"S",batch:8,seqLen:64,steps:400})
 bench({size:"M",batch:8,seqLen:64,steps:300})
 bench({size:"L",batch:8,seqLen:64,steps:200})
@@ -39,3 +39,4 @@ peer({name:"tfjs",task:"matmul",m:4096,k:256,n:4096})
 peer({name:"jaxjs",task:"matmul",m:4096,k:256,n:512})
 peer({name:"jaxjs",task:"matmul",m:4096,k:256,n:4096})
 EXPRESSIONS
+cat "$folder/expressions.txt"
