@@ -10,7 +10,8 @@ import itertools
 import json
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -112,7 +113,8 @@ async def train(spec: dict[str, Any]) -> dict[str, Any]:
     await _fit(trainer, lora, data, spec.get("warm", 4), Clock(), options)
     before, clock = stats_of(backend), Clock()
     started = time.perf_counter()
-    await _fit(trainer, lora, data, steps, clock, options)
+    with timed_submits(backend) as submits:
+        await _fit(trainer, lora, data, steps, clock, options)
     wall, after = time.perf_counter() - started, stats_of(backend)
     ms, tokens = clock.ms_per_step(), batch * length
     row = {
@@ -123,6 +125,8 @@ async def train(spec: dict[str, Any]) -> dict[str, Any]:
         "gpu_bytes": after.get("buffer_bytes", 0) + after.get("scratch_bytes", 0),
         **per_step(before, after, steps),
     }  # fmt: skip
+    if submits:
+        row["submit_us"] = round(1e6 * statistics.median(submits), 1)
     if trainer is not None and after:
         row["python_us"] = round(python_us(trainer, data), 1)
     for part in (trainer, lora, model):
@@ -175,6 +179,28 @@ def python_us(trainer: EvermindLMTrainer, data: Sequence[Example], steps: int = 
         backend.device.submit = real
     backend.free(ring)
     return 1e6 * min(rounds)
+
+
+@contextmanager
+def timed_submits(backend: Any) -> Iterator[list[float]]:
+    """Seconds of each submit meanwhile: the call into JavaScript, and the encoding of all its commands."""
+    taken: list[float] = []
+    device = getattr(backend, "device", None)
+    if device is None:
+        yield taken
+        return
+    real = device.submit
+
+    def submit(records: Any, staging: Any) -> None:
+        started = time.perf_counter()
+        real(records, staging)
+        taken.append(time.perf_counter() - started)
+
+    device.submit = submit
+    try:
+        yield taken
+    finally:
+        device.submit = real
 
 
 async def decode(spec: dict[str, Any]) -> dict[str, Any]:
