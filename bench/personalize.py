@@ -45,7 +45,6 @@ PERSONAL = ("shakespeare", "alice", "time-machine")
 TEST_ONLY = "dorian-gray"
 SCORED_WINDOW = 512  # tokens scored at once
 SMALL = 5000  # bytes of the small case
-TEST_ONLY_BYTES = 60_000
 
 
 # ── texts ────────────────────────────────────────────────────────────────────
@@ -168,14 +167,18 @@ class Result:
 
 @dataclass(frozen=True)
 class Options:
-    """texts, methods: by name. small: the case of 5 KB, besides the whole one. grid: try `GRID`, report slices only."""
+    """texts, methods: by name. small: the case of 5 KB, besides the whole one. grid: try `GRID`, report slices only.
+
+    test_only_bytes: how much of the test-only text is scored. recipes: changes to `RECIPES`, by method and field.
+    """
 
     texts: tuple[str, ...] = PERSONAL
     methods: tuple[str, ...] = tuple(RECIPES)
     whole: bool = True
     small: bool = True
     grid: bool = False
-    recipes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # changes to RECIPES
+    test_only_bytes: int = 60_000
+    recipes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     backend: str = "numpy"
 
     @classmethod
@@ -198,7 +201,7 @@ class Bench:
 
     def __init__(self, base: bytes, tokenizer: BPETokenizer, backend: Any, test_only: str) -> None:
         self.base, self.tokenizer, self.backend = base, tokenizer, backend
-        self.test_only = cut_bytes(test_only, 0, TEST_ONLY_BYTES)
+        self.test_only = test_only
         self.model = EvermindLM.from_checkpoint(base, backend=backend)
         self._known: dict[str, float] = {}
 
@@ -301,7 +304,8 @@ async def run(
 ) -> dict[str, Any]:
     """All rows, as JSON. say(line) is called after each."""
     backend = await request_backend(options.backend)
-    bench = Bench(base, BPETokenizer.from_str(tokenizer_json), backend, texts.get(TEST_ONLY, ""))
+    test_only = cut_bytes(texts[TEST_ONLY], 0, options.test_only_bytes)
+    bench = Bench(base, BPETokenizer.from_str(tokenizer_json), backend, test_only)
     if options.texts and options.methods and (options.whole or options.small):
         await bench.before(parts_of(options.texts[0], texts[options.texts[0]]).slice)  # compile kernels before timing
     rows: list[Result] = []
