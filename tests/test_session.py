@@ -177,7 +177,7 @@ async def test_a_lost_device_costs_only_the_run_in_flight(taught: Session, monke
     assert taught.current is not None
     model, expected = taught.current.model, await written(taught, "Alice", max_new_tokens=12)
 
-    async def lost(*_: Any, on_step: Any) -> Any:
+    async def lost(*_: Any, on_step: Any, **__: Any) -> Any:
         on_step(SimpleNamespace(step=3, total_steps=5, loss=6.0, tokens=100, seconds=1.0))
         raise DeviceLostError("the GPU device was lost (unknown: hung); request a new backend")
 

@@ -14,6 +14,7 @@ import * as Comlink from "./vendor/comlink.mjs";
 /**
  * @typedef {object} TrainingResult losses are in nats per token, on text that was held out
  * @property {number} steps @property {number} tokens @property {number} seconds @property {number} tokensPerSecond
+ * @property {string[]} notices one for each time that the GPU was lost
  * @property {boolean} stopped @property {number} lossBefore @property {number} lossAfter
  * @property {number | null} firstLoss @property {number | null} lastLoss
  * @property {number} unigram what guessing by frequency alone would cost
@@ -38,6 +39,7 @@ import * as Comlink from "./vendor/comlink.mjs";
  * @property {number} step @property {number} totalSteps
  * @property {[number, number][]} [points] [step, loss] since the report before
  * @property {number} [tokensPerSecond] @property {number} [secondsLeft]
+ * @property {string} [notice] the GPU was lost, and learning goes on: from which step, on what
  */
 /** @typedef {{stage: string, text: string, loaded: number, total: number}} LoadProgress bytes; total 0 if not known */
 /** @typedef {string | Blob | Uint8Array} Text a string, or the bytes of a text file */
@@ -108,7 +110,7 @@ export async function load({ backend = null, onProgress, base = import.meta.url,
 
 /**
  * One model in one worker; get it from `load`. Events: "change" (`detail`: SessionInfo), "progress" (`detail`:
- * Progress), "lost" (`detail`: the sentence; the GPU went away and the model was brought back).
+ * Progress), "lost" (`detail`: the sentence; the GPU went away, and the model was brought back or learning goes on).
  */
 export class Evermind extends EventTarget {
   #worker;
@@ -167,6 +169,7 @@ export class Evermind extends EventTarget {
     const report = (progress) => {
       onProgress?.(progress);
       this.dispatchEvent(new CustomEvent("progress", { detail: progress }));
+      if (progress.notice) void this.#recovered(progress.notice);
     };
     const buffers = typeof text === "string" ? [] : [await bytesOf(text)];
     return this.#call(method, args, { buffers, signal, onEvent: report });

@@ -86,7 +86,8 @@ class EvermindLMLoRA(LanguageModel):
 
         Sequences, `validation` and the callbacks as in `EvermindLMTrainer.fit_async`; lr, beta1, beta2, eps,
         weight_decay, shard of AdamW; lora_dropout (part of the inputs of the low-rank path) and checkpoint; all other
-        keywords, epochs and accum_steps among them, are those of `TrainingOptions`.
+        keywords, epochs and accum_steps among them, are those of `TrainingOptions`. on_snapshot, snapshot_seconds and
+        resume=snapshot as in `EvermindLMTrainer.fit_async`.
         All weights of the model stay as they are, bit for bit.
         """
         await self.views_async()

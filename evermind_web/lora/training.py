@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from evermind_web import ops
@@ -14,8 +15,9 @@ from evermind_web.lora.bound import AdaptedWeights, AdapterGradients, BoundAdapt
 from evermind_web.lora.config import EMBEDDING
 from evermind_web.network import Noise
 from evermind_web.optim import AdamWOptions, FlatAdamW
-from evermind_web.training.loop import Loop, OnEval, OnStep
+from evermind_web.training.loop import Loop, OnEval, OnStep, Position
 from evermind_web.training.options import TrainingOptions
+from evermind_web.training.snapshot import SECONDS, OnSnapshot, Snapshot
 
 
 class AdapterTraining:
@@ -100,6 +102,15 @@ class AdapterTraining:
         self.weights.stale = True
         return await self.model.evaluate_items(self._validation, self.options.weights(self._validation))
 
+    async def snapshot(self, loop: Loop, on_snapshot: OnSnapshot) -> None:
+        """Hand over where the fit stands; see `training.snapshot`."""
+        on_snapshot(await Snapshot.take(self.trained, self.adam, loop.position))
+
+    def go_on(self, snapshot: Snapshot) -> Position:
+        """Take a snapshot's place."""
+        self._queued = snapshot.applied
+        return snapshot.put_back(self.trained, self.adam)
+
     def free(self) -> None:
         """Give the buffers back and turn dropout off."""
         self.bound.set_noise(0, 0, 0.0)
@@ -141,13 +152,20 @@ class Tuner:
         on_eval: OnEval | None = None,
         lora_dropout: float = 0.0,
         checkpoint: bool = False,
+        resume: Snapshot | None = None,
+        on_snapshot: OnSnapshot | None = None,
+        snapshot_seconds: float = SECONDS,
         **options: Any,
     ) -> list[float]:
         """See `EvermindLMLoRA.fit_async`."""
         adamw, chosen = AdamWOptions(lr, beta1, beta2, eps, weight_decay, shard), TrainingOptions(**options)
         items, held_out = ([check_item(s, model.config.vocab_size) for s in given] for given in (sequences, validation))
         job = AdapterTraining(model, weights, adamw, chosen, held_out, lora_dropout, checkpoint)
-        self._loop = Loop(job, chosen, on_step=on_step, on_eval=on_eval, validating=bool(held_out))
+        loop = self._loop = Loop(job, chosen, on_step=on_step, on_eval=on_eval, validating=bool(held_out))
+        if resume is not None:
+            loop.position = job.go_on(resume)
+        if on_snapshot is not None:
+            loop.keep, loop.keep_seconds = partial(job.snapshot, loop, on_snapshot), snapshot_seconds
         try:
             return await self._loop.run(items)
         finally:

@@ -8,8 +8,7 @@ strings and numbers. Saved things are `library.py`'s business; JavaScript is `fa
 from __future__ import annotations
 
 import asyncio
-import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import Any, cast
@@ -20,10 +19,11 @@ from evermind_web.backend.request import request_backend
 from evermind_web.errors import BackendError, DeviceLostError, EvermindError, InvalidArgumentError
 from evermind_web.model import EvermindLM
 from evermind_web.session import recipes, texts
+from evermind_web.session.fitting import Fitting, Learner, reason_of
 from evermind_web.session.model_set import Adapter, ModelSet
-from evermind_web.session.progress import Report, TrainingProgress, phase_report
+from evermind_web.session.progress import Report, phase_report
 from evermind_web.tokenizer import BPETokenizer, StreamDecoder
-from evermind_web.training import EvermindLMTrainer, StepInfo
+from evermind_web.training import EvermindLMTrainer
 
 # The tokenizer works without waiting; slices of this many characters leave room for Stop in between.
 ENCODE_SLICE = 20_000
@@ -42,7 +42,7 @@ class Session:
         self._job_name = ""
         self._stopping = False
         self._step = 0  # of the training that runs, for messages
-        self._trainer: Any = None
+        self._fitting: Fitting[Any] | None = None
 
     # ── life ─────────────────────────────────────────────────────────────────
     @classmethod
@@ -88,8 +88,8 @@ class Session:
     def stop(self) -> None:
         """Ask the running job to end after the step or token in flight. What was learned is kept."""
         self._stopping = True
-        if self._trainer is not None:
-            self._trainer.stop()
+        if self._fitting is not None:
+            self._fitting.stop()
 
     # ── learning ─────────────────────────────────────────────────────────────
     async def train(
@@ -109,20 +109,16 @@ class Session:
         async with self._job("Training"):
             tokenizer = await self._train_tokenizer(text, report)
             corpus = await self._encode(tokenizer, texts.excerpt(text, steps * recipes.CHARACTERS_PER_STEP), report)
-            model = EvermindLM(vocab_size=tokenizer.vocab_size, **recipes.MODEL, seed=seed, backend=self.backend)
-            trainer = EvermindLMTrainer(model, lr=recipes.LEARNING_RATE, **TRAINING)
+            fitting = Fitting(partial(self._base_learner, corpus, tokenizer, steps, seed), self._recover, report)
             kept = False
             try:
-                windows = _windows(corpus, tokenizer, steps, seed)
-                result = await self._fit(model, trainer, corpus, partial(trainer.fit_async, windows), report)
+                result = await self._fit(fitting, corpus)
                 result |= {"characters": len(text), "vocab_size": tokenizer.vocab_size}
                 if result["steps"]:
-                    self.adopt(await ModelSet.of_trained(model, tokenizer, dict(result)))
+                    self.adopt(await ModelSet.of_trained(fitting.learner.model, tokenizer, dict(result)))
                     kept = True
             finally:
-                trainer.dispose()
-                if not kept:
-                    model.dispose()
+                fitting.learner.dispose(keep_model=kept)
         return result | {"session": self.describe()}
 
     async def personalize(
@@ -142,14 +138,14 @@ class Session:
             corpus = await self._encode(
                 current.tokenizer, texts.excerpt(text, steps * recipes.CHARACTERS_PER_STEP), report
             )
-            lora = EvermindLMLoRA(current.model, rank=min(recipes.ADAPTER_RANK, current.model.config.d_model))
+            seed = options.get("seed", recipes.BASE_SEED)
+            fitting = Fitting(partial(self._adapter_learner, corpus, steps, seed), self._recover, report)
             kept = False
             try:
-                windows = _windows(corpus, current.tokenizer, steps, options.get("seed", recipes.BASE_SEED))
-                fit = partial(lora.fit_async, windows, lr=recipes.ADAPTER_LEARNING_RATE, **TRAINING)
-                result = await self._fit(lora, lora, corpus, fit, report)
+                result = await self._fit(fitting, corpus)
                 result |= {"characters": len(text)}
                 if result["steps"]:
+                    lora, current = fitting.learner.model, self._require_model()
                     blob = await lora.serialize_adapter_async()
                     replaced = current.adapters.get(name)
                     current.adapters[name] = Adapter(name, blob, dict(result), lora=lora)
@@ -157,8 +153,7 @@ class Session:
                     if replaced is not None and replaced.lora is not None:
                         replaced.lora.dispose()
             finally:
-                if not kept:
-                    lora.dispose()
+                fitting.learner.dispose(keep_model=kept)
         return result | {"name": name, "session": self.describe()}
 
     async def _train_tokenizer(self, text: str, report: Report | None) -> BPETokenizer:
@@ -181,49 +176,24 @@ class Session:
             await asyncio.sleep(0)
         return texts.split(ids)
 
-    async def _fit(
-        self,
-        model: EvermindLM | EvermindLMLoRA,
-        trainer: EvermindLMTrainer | EvermindLMLoRA,
-        corpus: texts.Split,
-        fit: Callable[..., Coroutine[Any, Any, list[float]]],
-        report: Report | None,
-    ) -> dict[str, Any]:
-        """Measure `model`, let `trainer` fit it, measure again. Losses are in nats per token."""
-        held_out = texts.windows_in_order(corpus.held_out)
-        progress = TrainingProgress(report, "train")
+    def _base_learner(self, corpus: texts.Split, tokenizer: BPETokenizer, steps: int, seed: int) -> Learner[EvermindLM]:
+        model = EvermindLM(vocab_size=tokenizer.vocab_size, **recipes.MODEL, seed=seed, backend=self.backend)
+        trainer = EvermindLMTrainer(model, lr=recipes.LEARNING_RATE, **TRAINING)
+        return Learner(model, trainer, partial(trainer.fit_async, _windows(corpus, tokenizer, steps, seed)))
 
-        def on_step(info: StepInfo) -> None:
-            progress(info)
-            self._step = info.step
-            if self._stopping:
-                trainer.stop()
+    def _adapter_learner(self, corpus: texts.Split, steps: int, seed: int) -> Learner[EvermindLMLoRA]:
+        current = self._require_model()
+        lora = EvermindLMLoRA(current.model, rank=min(recipes.ADAPTER_RANK, current.model.config.d_model))
+        windows = _windows(corpus, current.tokenizer, steps, seed)
+        return Learner(lora, lora, partial(lora.fit_async, windows, lr=recipes.ADAPTER_LEARNING_RATE, **TRAINING))
 
-        measuring = phase_report(report, "evaluate")
-        measuring(0, 1)
-        await asyncio.sleep(0)
-        before = after = float(await model.evaluate_async(held_out))
-        if not self._stopping:
-            self._trainer = trainer
-            try:
-                await fit(on_step=on_step)
-            finally:
-                self._trainer = None
-            measuring(1, 1)
-            after = float(await model.evaluate_async(held_out))
-        last = progress.losses[-5:]
-        return {
-            "steps": progress.steps,
-            "tokens": progress.tokens,
-            "seconds": progress.seconds,
-            "tokens_per_second": progress.tokens_per_second,
-            "stopped": self._stopping,
-            "loss_before": before,
-            "loss_after": after,
-            "first_loss": progress.losses[0] if progress.losses else None,
-            "last_loss": sum(last) / len(last) if last else None,
-            "unigram": corpus.unigram,
-        }
+    async def _fit(self, fitting: Fitting[Any], corpus: texts.Split) -> dict[str, Any]:
+        fitting.stopping = self._stopping
+        self._fitting = fitting
+        try:
+            return await fitting.run(corpus)
+        finally:
+            self._step, self._fitting = fitting.progress.steps, None
 
     # ── writing ──────────────────────────────────────────────────────────────
     async def stream(self, prompt: str, options: dict[str, Any] | None = None) -> AsyncGenerator[str, None]:
@@ -322,22 +292,27 @@ class Session:
                 yield
             except DeviceLostError as error:
                 step = f" at step {self._step}" if self._step else ""
-                reason = re.search(r"\(.*\)", str(error))
                 await self._recover()
                 raise DeviceLostError(
-                    f"GPU lost{step} {reason[0] if reason else ''}: the model is as it was before, "
+                    f"GPU lost{step} ({reason_of(error)}): the model is as it was before, "
                     f"and the work goes on with {self.backend.name}. Try again."
                 ) from error
 
-    async def _recover(self) -> None:
-        """Open a device again and bring the model back from its bytes."""
+    async def _recover(self, numpy: bool = False) -> str:
+        """Open a device again, or NumPy, and bring the model back from its bytes; returns the backend's name."""
         with suppress(EvermindError):  # whatever of the lost one can still be freed
             self.backend.dispose()
-        self.backend, self.fallback_reason = await _open_backend(None)
-        if self.current is not None:
-            active = self.active_adapter
-            self.current = await self.current.moved_to(self.backend)
-            self.active_adapter = active
+        reason = "the GPU was lost too often"
+        if numpy:
+            self.backend, self.fallback_reason = await request_backend("numpy"), reason
+        else:
+            self.backend, self.fallback_reason = await _open_backend(None)
+        try:
+            if self.current is not None:
+                self.current = await self.current.moved_to(self.backend)
+        except DeviceLostError:  # at once again
+            return await self._recover(numpy=True)
+        return self.backend.name
 
     def _require_model(self) -> ModelSet:
         if self.current is None:

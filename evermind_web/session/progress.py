@@ -24,15 +24,20 @@ class TrainingProgress:
         self._phase = phase
         self._points: list[list[float]] = []
         self._last_report = 0.0
-        self.steps = 0
+        self._earlier, self._shown = 0.0, 0
+        self.steps = self.total_steps = 0
         self.tokens = 0
         self.seconds = 0.0
         self.losses: list[float] = []
 
     def __call__(self, info: StepInfo) -> None:
         self.steps, self.tokens, self.seconds = info.step, info.tokens, info.seconds
+        self.seconds += self._earlier
+        self.total_steps = info.total_steps
         self.losses.append(info.loss)
-        self._points.append([info.step, info.loss])
+        if info.step > self._shown:  # after a lost device a few steps are made again, with the same losses
+            self._shown = info.step
+            self._points.append([info.step, info.loss])
         now = time.monotonic()
         if self._report and (now - self._last_report >= MIN_SECONDS_BETWEEN or self.steps == info.total_steps):
             self._last_report = now
@@ -48,6 +53,12 @@ class TrainingProgress:
                 }
             )
             self._points = []
+
+    def rewind(self, step: int, tokens: int) -> None:
+        """The run goes on from `step`, with that many tokens seen; the time that was spent stays."""
+        self._earlier = self.seconds
+        self.steps, self.tokens = step, tokens
+        del self.losses[step:]
 
     @property
     def tokens_per_second(self) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -128,6 +128,8 @@ class Loop:
     validating: bool = False
     position: Position = field(default_factory=Position)
     stopped: bool = False
+    keep: Callable[[], Awaitable[None]] | None = None  # called between steps, all of which are reported
+    keep_seconds: float = 0.0  # at least so far apart
     _overflows: int = 0
     _flight: list[_Chunk] = field(default_factory=list)
 
@@ -143,6 +145,7 @@ class Loop:
         self._pace = Pace(1 if self.scaler else backend.steps_per_read)
         ahead = 1 if backend.steps_per_read > 1 and not self.scaler else 0
         ring, queued = backend.alloc((backend.steps_per_read, RECORD)), list[_Pending]()
+        kept = self._started
         try:
             while at.window < self._total and not self.stopped:
                 queued.append(self._queue(windows, at.window, ring, len(queued)))
@@ -151,7 +154,11 @@ class Loop:
                 if due or len(queued) >= self._pace.chunk:
                     self._flight.append(_Chunk(queued, backend.start_read(ring)))
                     queued = []
-                    await self._deliver(0 if due else ahead)
+                    keeping = self.keep is not None and time.perf_counter() - kept >= self.keep_seconds
+                    await self._deliver(0 if due or keeping else ahead)
+                    if self.keep is not None and keeping:
+                        await self.keep()
+                        kept = time.perf_counter()
                     await asyncio.sleep(0)  # so that Stop, and everybody else, gets a turn
                 if due:
                     await self._evaluate(best)

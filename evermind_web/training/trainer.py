@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from evermind_web.backend.base import Buf
@@ -13,6 +14,7 @@ from evermind_web.model import EvermindLM
 from evermind_web.optim import AdamWOptions, DynamicLossScaler, FlatAdamW, StepScalars
 from evermind_web.training.loop import Loop, OnEval, OnStep, Position
 from evermind_web.training.options import TrainingOptions
+from evermind_web.training.snapshot import SECONDS, OnSnapshot, Snapshot
 from evermind_web.training.state import TrainingState, read_state, write_state
 
 
@@ -95,13 +97,17 @@ class EvermindLMTrainer:
         *,
         validation: Sequence[Tokens | Example] = (),
         on_eval: OnEval | None = None,
-        resume: bool = False,
+        resume: bool | Snapshot = False,
+        on_snapshot: OnSnapshot | None = None,
+        snapshot_seconds: float = SECONDS,
     ) -> list[float]:
         """Train; returns the mean loss of each epoch (nats a token; without validation or balance terms).
 
         Sequences (token lists, or `Example`s with targets of their own) are taken in order; those without a target do
         not count. `on_step(StepInfo)` is called for every step, on a GPU up to a few steps late, `on_eval(EvalInfo)`
         for every evaluation of `validation`. resume=True goes on where the last fit, or the loaded state, stopped.
+        `on_snapshot(Snapshot)` is called between steps, `snapshot_seconds` or more apart: if the device is lost,
+        a trainer of an equal model on another one goes on with resume=snapshot, as if nothing had happened.
         Raises InvalidArgumentError before anything is trained if an id is outside the vocabulary or no sequence can
         be used, NonFiniteError with the step if the loss blows up.
         """
@@ -110,17 +116,27 @@ class EvermindLMTrainer:
         self._validation = [check_item(s, vocab) for s in validation]
         if validation and not any(item.scored for item in self._validation):
             raise InvalidArgumentError("the validation sequences have no target to score; give longer ones")
+        if isinstance(resume, Snapshot):
+            self._position = resume.put_back(self.trained, self._optimizer())
+            if resume.scaler:
+                self.loss_scaler.load_state(resume.scaler)
         self._queued = self._optimizer().step
         if not resume or not self._position.window:
             self._position = Position(first_step=self._queued)
         scaler = self.loss_scaler if self.mixed_precision else None
         loop = Loop(self, self.options, scaler, on_step, on_eval, bool(validation), self._position)
+        if on_snapshot:
+            loop.keep, loop.keep_seconds = partial(self._snapshot, on_snapshot), snapshot_seconds
         self._loop = loop
         try:
             return await loop.run(items)
         finally:
             self._position, self._loop = loop.position, None
             self.model.set_hyper({})
+
+    async def _snapshot(self, on_snapshot: OnSnapshot) -> None:
+        scaler = self.loss_scaler.state() if self.mixed_precision else None
+        on_snapshot(await Snapshot.take(self.trained, self._optimizer(), self._position, scaler))
 
     def fit(self, sequences: Sequence[Tokens | Example], on_step: OnStep | None = None, **options: Any) -> list[float]:
         """Blocking twin of `fit_async`."""

@@ -132,7 +132,7 @@ async def change_worker(context: BrowserContext, code: str) -> None:
     await context.route(re.compile(r"/worker\.mjs$"), changed)
 
 
-async def test_a_lost_gpu_costs_only_the_run_in_flight(page: Page) -> None:
+async def test_gp6_learning_survives_a_lost_gpu(page: Page) -> None:
     keep_device = """
         const request = GPUAdapter.prototype.requestDevice;
         GPUAdapter.prototype.requestDevice = async function (...options) {
@@ -153,12 +153,26 @@ async def test_a_lost_gpu_costs_only_the_run_in_flight(page: Page) -> None:
     await story.part("confirm-ok").click()
     await expect(story.part("train-status")).to_have_text(re.compile("step [1-9]"), timeout=60_000)
     await page.workers[0].evaluate("lastDevice.destroy()")
-    await story.expect_error(
-        r"GPU lost at step \d+ \(destroyed.*the model is as it was before.*Try again", within=60_000
+    await expect(story.part("notice")).to_contain_text(
+        re.compile(r"GPU lost at step \d+ \(destroyed.*last checkpoint: step \d+.*goes on from there with WebGPU"),
+        timeout=60_000,
     )
+    await expect(story.part("train-status")).to_have_text(re.compile("step [1-9]"), timeout=60_000)
+    await story.part("train-stop").click()
+    await expect(story.part("train-status")).to_have_text(re.compile("Stopped and kept"), timeout=60_000)
     await expect(story.part("backend")).to_have_text(re.compile(r"WebGPU · \w+"))
     await story.write()
-    assert await story.part("output").inner_text() == text
+    learned = await story.part("output").inner_text()
+    assert learned != text
+
+    # While it writes, the text is given up, and the model is brought back.
+    await story.part("max-tokens").fill("200")
+    await story.part("generate").click()
+    await page.workers[0].evaluate("lastDevice.destroy()")
+    await story.expect_error(r"GPU lost \(destroyed.*the model is as it was before.*Try again", within=60_000)
+    await story.part("max-tokens").fill("8")
+    await story.write()
+    assert await story.part("output").inner_text() == learned
 
 
 async def test_the_page_needs_no_jspi(page: Page) -> None:
