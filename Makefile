@@ -4,7 +4,7 @@ PYTHON3 ?= python3
 RUN := .venv/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dist serve demo bench test test-torch lint lock clean
+.PHONY: help setup dist serve demo bench test test-torch lint lock release clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
@@ -49,7 +49,10 @@ lock: ## pin tools/requirements-dev.in anew, with hashes (needs uv on the path)
 	@uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	    --no-emit-index-url --no-emit-find-links --upgrade -q tools/requirements-dev.in -o tools/requirements-dev.txt
 
+release: setup ## wheels, sources and npm tarball in release/, the same bytes each time
+	@$(RUN) -m tools.release
+
 clean: ## remove what was built; .venv, node_modules and .cache stay (ALL=1: these too)
-	@rm -rf dist build demo.png test-results .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf dist build release demo.png test-results .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -not -path './.venv/*' -not -path './node_modules/*' -prune -exec rm -rf {} +
 	@if [ "$(ALL)" = 1 ]; then rm -rf .venv node_modules .cache; fi

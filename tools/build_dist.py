@@ -2,6 +2,8 @@
 
     dist/index.html *.mjs *.css   web/, with the Content-Security-Policy written into the page
     dist/bench.html               the benchmark page, from bench/
+    dist/evermind.d.ts *.d.mts    types of the JavaScript face
+    dist/examples/                pages to copy from
     dist/vendor/                  comlink, idb, uplot as ES modules
     dist/pyodide/                 Pyodide, its wheels, ours, and a lock file that names only these
     dist/evermind.json            what was built: versions, addresses, sizes
@@ -26,7 +28,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from tools import bytecode, distributions, runtime
+from tools import bytecode, declarations, distributions, runtime
 from tools.common import CACHE, DIST, NODE_MODULES, ROOT, ToolError, fail, megabytes, say, sha256
 from tools.csp import policy
 
@@ -91,22 +93,22 @@ def lock_entry(wheel: Path) -> dict[str, Any]:
     }
 
 
-def own_packages(wheel: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
+def own_packages(wheel: Path, with_copy: bool) -> tuple[dict[str, Any], dict[str, bytes]]:
     """Return our lock entries and their files: the wheel, and a copy in bytecode that the page starts faster with.
 
     `loadPackage("evermind-web")` loads the wheel that is released; the copy, made from it, has a name of its own.
     """
     entry = lock_entry(wheel)
     entries, files = {PACKAGE: entry}, {wheel.name: wheel.read_bytes()}
-    copy = bytecode.compiled(wheel)
-    if copy != wheel:
+    if with_copy:
+        copy = bytecode.compiled(wheel)
         data = copy.read_bytes()
         entries[COMPILED] = {**entry, "name": COMPILED, "file_name": copy.name, "imports": [], "sha256": sha256(data)}
         files[copy.name] = data
     return entries, files
 
 
-def plan_runtime(wheel: Path, cdn: bool) -> Plan:
+def plan_runtime(wheel: Path, cdn: bool, with_copy: bool) -> Plan:
     """Return dist/pyodide/: with `cdn` only the lock file and what is ours."""
     lock = runtime.read_lock()
     entries = runtime.closure(lock, runtime.PACKAGES)
@@ -124,7 +126,7 @@ def plan_runtime(wheel: Path, cdn: bool) -> Plan:
             files[compiled.name] = compiled
         files["python_stdlib.zip"] = bytecode.compiled(files["python_stdlib.zip"])
         plan = {name: path.read_bytes() for name, path in files.items()}
-    own, own_files = own_packages(wheel)
+    own, own_files = own_packages(wheel, with_copy)
     packages = {**entries, **own}
     plan.update(own_files)
     plan["pyodide-lock.json"] = as_json({"info": lock["info"], "packages": dict(sorted(packages.items()))})
@@ -132,7 +134,7 @@ def plan_runtime(wheel: Path, cdn: bool) -> Plan:
 
 
 def plan_page(content_security_policy: str) -> Plan:
-    """Return the files of web/ (without type declarations) and the benchmark page, with the policy in their HTML.
+    """Return the files of web/ (without type declarations), the benchmark and the examples, the policy in their HTML.
 
     Raises:
         ToolError: a page lacks the place for the policy.
@@ -145,6 +147,8 @@ def plan_page(content_security_policy: str) -> Plan:
         plan[name] = with_policy(path, content_security_policy)
     for name in BENCH:
         plan[name] = with_policy(ROOT / "bench" / name, content_security_policy)
+    for path in sorted((ROOT / "examples").glob("*.*")):
+        plan[f"examples/{path.name}"] = with_policy(path, content_security_policy)
     return plan
 
 
@@ -202,6 +206,11 @@ def startup_bytes(plan: Plan, package: str) -> int:
     return total + len(plan["pyodide/pyodide-lock.json"])
 
 
+def bytes_without_models(plan: Plan) -> int:
+    """Return the size of a site; ready-made models, which a page fetches only if its user wants one, do not count."""
+    return sum(len(data) for name, data in plan.items() if not name.startswith("models/"))
+
+
 def as_json(value: Any) -> bytes:
     """Return indented JSON with a newline at its end."""
     return (json.dumps(value, indent=1) + "\n").encode()
@@ -240,17 +249,21 @@ def build(cdn: bool = False, folder: Path = DIST) -> dict[str, Any]:
         return build_alone(cdn, folder)
 
 
-def build_alone(cdn: bool, folder: Path) -> dict[str, Any]:
-    """Build, while no other build runs."""
-    started = time.monotonic()
+def plan_site(wheel: Path, cdn: bool, with_copy: bool) -> Plan:
+    """Return all of dist/.
+
+    Args:
+        wheel: ours.
+        cdn: leave Pyodide and its wheels to Pyodide's CDN.
+        with_copy: add the copy of the wheel in bytecode, and let the page load that.
+    """
     base = runtime.cdn_url() if cdn else ""
     origin = "{0.scheme}://{0.netloc}".format(urlsplit(base)) if cdn else ""
-    wheel = build_wheel()
     wheels = [runtime.cache_folder() / entry["file_name"] for entry in runtime.wheels().values()]
-    plan = {**plan_page(policy(origin)), **plan_libraries(), **plan_runtime(wheel, cdn)}
+    plan = {**plan_page(policy(origin)), **plan_libraries(), **plan_runtime(wheel, cdn, with_copy)}
+    plan.update(declarations.build())
     plan["THIRD_PARTY_LICENSES.txt"] = licences(wheels)
-    total = sum(len(data) for data in plan.values())
-    package = COMPILED if bytecode.available() else PACKAGE
+    package = COMPILED if with_copy else PACKAGE
     manifest = {
         "version": wheel.name.split("-")[1],
         "wheel": f"pyodide/{wheel.name}",
@@ -262,10 +275,20 @@ def build_alone(cdn: bool, folder: Path) -> dict[str, Any]:
         "pyodide_version": runtime.version(),
         "index_url": base or "pyodide/",  # relative to this file
         "lock_file_url": "pyodide/pyodide-lock.json",
-        "total_bytes": total,
+        "total_bytes": bytes_without_models(plan),
         "startup_bytes": startup_bytes(plan, package),
     }
     plan["evermind.json"] = as_json(manifest)
+    return plan
+
+
+def build_alone(cdn: bool, folder: Path) -> dict[str, Any]:
+    """Build, while no other build runs."""
+    started = time.monotonic()
+    wheel = build_wheel()
+    plan = plan_site(wheel, cdn, with_copy=bytecode.available())
+    manifest: dict[str, Any] = json.loads(plan["evermind.json"])
+    total = bytes_without_models(plan)
     if total > MAX_DIST_BYTES:
         raise ToolError(f"dist/ would have {total} bytes; at most {MAX_DIST_BYTES} are allowed")
     written = write_plan(plan, folder)
