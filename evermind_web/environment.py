@@ -10,7 +10,9 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Coroutine, Generator
+from contextlib import suppress
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 from .errors import BlockingCallError, EvermindError, InvalidArgumentError
 
@@ -208,6 +210,47 @@ def js_error_name(error: BaseException) -> str:
 def js_error_message(error: BaseException) -> str:
     """`error.message` of an exception that JavaScript threw; `str(error)` of any other."""
     return str(getattr(error, "message", "")) or str(error)
+
+
+def user_agent() -> str:
+    """The browser and its version; "" in CPython."""
+    if not IN_BROWSER:
+        return ""
+    import js
+
+    return str(js.navigator.userAgent)
+
+
+async def recall(key: str) -> bool:
+    """Whether `remember(key)` was called in this browser; False wherever that cannot be known."""
+    if not IN_BROWSER:
+        return False
+    try:
+        return (await (await _notes()).match(_note(key))) is not None
+    except Exception:  # no cache: an insecure page, a private window, storage that is switched off
+        return False
+
+
+async def remember(key: str) -> None:
+    """Keep `key` for later visits, if the browser allows it."""
+    if not IN_BROWSER:
+        return
+    import js
+
+    with suppress(Exception):
+        await (await _notes()).put(_note(key), js.Response.new("1"))
+
+
+async def _notes() -> Any:
+    import js
+
+    return await js.caches.open("evermind_web notes")
+
+
+def _note(key: str) -> str:
+    import js
+
+    return f"{js.location.origin}/__evermind_web_note__?{quote(key)}"
 
 
 def wasm_module() -> Any:

@@ -28,23 +28,24 @@ async def request_backend(
         name: "numpy"; "webgpu", the browser's; or "wgpu", native in CPython (needs the package wgpu).
         sync: submit every operation on its own, so that errors name it; None reads EVERMIND_SYNC.
         power_preference: which GPU to take where there are two: "high-performance" or "low-power".
-        check: compare one tiny training step with NumPy first; None: only for "webgpu", whose drivers are the user's.
+        check: compare every operation with NumPy first; None: only for "webgpu", whose drivers are the user's. A good
+            verdict is remembered; operations that differ run on NumPy, and `adapter_name` says which.
     Raises:
         InvalidArgumentError: no such backend.
         WebGPUUnavailableError: there is no adapter here.
-        BackendError: the device computes wrong results.
+        BackendError: the device computes too much wrong.
     """
     if name not in NAMES:
         raise InvalidArgumentError(f"backend must be one of {', '.join(NAMES)}, got {name!r}")
     if name == "numpy":
         return NumpyBackend()
-    from evermind_web.backend.selfcheck import check_backend
+    from evermind_web.backend.selfcheck import checked
     from evermind_web.backend.webgpu_backend import WebGPUBackend
 
     backend = WebGPUBackend(await _open_device(name, power_preference), name, sync)
     if check or (check is None and name == "webgpu"):
         try:
-            await check_backend(backend)
+            return await checked(backend)
         except BaseException:
             backend.dispose()
             raise

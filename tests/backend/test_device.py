@@ -248,8 +248,9 @@ async def test_gp13_device_that_computes_wrong_is_refused(monkeypatch: pytest.Mo
         return Kernel(name, kernel.code.replace("1e-5", "0.1"), kernel.bindings)
 
     monkeypatch.setattr(webgpu_backend, "load_kernel", spoiled)
-    with pytest.raises(BackendError, match=r"computes wrong results: .* differs from NumPy's"):
-        await request_backend("wgpu", check=True)
+    patched = await request_backend("wgpu", check=True)
+    assert patched.adapter_name.endswith("(rmsnorm_fwd on NumPy)")
+    patched.dispose()
 
 
 async def test_backends_are_opened_by_name() -> None:
