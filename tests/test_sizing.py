@@ -142,7 +142,7 @@ def test_the_suggestion_is_the_largest_that_fits() -> None:
 
 def test_each_limit_is_named() -> None:
     plenty = 10**13
-    assert suggest_config(Limits(20 * MIB, plenty, plenty)).limit.startswith("binding: 26 MiB needed, 20 MiB allowed")
+    assert suggest_config(Limits(20 * MIB, plenty, plenty)).limit.startswith("binding: 28 MiB needed, 20 MiB allowed")
     assert suggest_config(Limits(plenty, 20 * MIB, plenty)).limit.startswith("buffer")
     assert suggest_config(Limits(plenty, plenty, 100 * MIB)).limit.startswith("memory")
     assert suggest_config(Limits(plenty, plenty, plenty, 5 * MIB)).limit.startswith("download")
