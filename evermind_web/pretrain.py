@@ -33,8 +33,8 @@ def parser() -> argparse.ArgumentParser:
     out.add_argument("--unseen", nargs="+", type=Path, default=[], metavar="TEXT", help="texts only to choose by")
     out.add_argument("--test", nargs="+", type=Path, default=[], metavar="TEXT", help="texts only to score at the end")
     out.add_argument("--tokenizer", type=Path, metavar="FILE", help="a tokenizer.json (default: one is trained)")
-    out.add_argument("--teacher", nargs="+", type=Path, default=[], metavar="FILE",
-                     help="teacher.pt of runs with --kind transformer on the same tokens: learn from their mean")  # fmt: skip
+    about = "teacher.pt of runs with --kind transformer on the same tokens: learn from their mean"
+    out.add_argument("--teacher", nargs="+", type=Path, default=[], metavar="FILE", help=about)
     out.add_argument("--data", type=Path, metavar="DIR", help="where prepared tokens are kept (default: OUT/data)")
     out.add_argument("--device", choices=("cpu", "cuda"), help="default: a GPU where there is one")
     out.add_argument("--prepare-only", action="store_true", help="stop after tokenizer and tokens are made")
@@ -52,7 +52,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     recipe = Recipe(**{f.name: getattr(args, f.name) for f in fields(Recipe)})
     return runs.run(
         recipe, args.texts, args.out, unseen=args.unseen, test=args.test, tokenizer=args.tokenizer, data=args.data,
-        teachers=args.teacher, device=args.device, prepare_only=args.prepare_only, report=lambda entry: print(json.dumps(entry), flush=True),
+        teachers=args.teacher, device=args.device, prepare_only=args.prepare_only,
+        report=lambda entry: print(json.dumps(entry), flush=True),
     )  # fmt: skip
 
 

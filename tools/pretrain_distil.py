@@ -23,6 +23,8 @@ from typing import Any
 
 from tools.pretrain_sweep import PART_BYTES, Sweep
 
+SLOWER = 1.1  # a run may take this much longer than its seconds before it takes fewer steps
+
 
 def recipe_of(sweep: Sweep, job: dict[str, Any]) -> dict[str, Any]:
     """The whole recipe of a run of the plan."""
@@ -33,8 +35,8 @@ def recipe_of(sweep: Sweep, job: dict[str, Any]) -> dict[str, Any]:
 def start(sweep: Sweep, job: dict[str, Any]) -> subprocess.Popen[bytes]:
     """Start a run; one that must end at the limit gets the seconds that are left, less what its start takes."""
     recipe = recipe_of(sweep, job)
-    room = int(sweep.left() - sweep.plan["start_seconds"])
-    recipe["seconds"] = max(5, min(recipe["seconds"], room))
+    room = (sweep.left() - sweep.plan["start_seconds"]) / SLOWER
+    recipe["seconds"] = max(5, min(recipe["seconds"], int(room)))
     teachers = [str(sweep.work / name / "teacher.pt") for name in job.get("teachers", [])]
     command = sweep.command(job["name"], recipe, final=True)
     sweep.note(start=job["name"], seconds=recipe["seconds"])

@@ -6,6 +6,7 @@ needs no more than weights, moments, averages and the step number.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -71,6 +72,7 @@ class Pretrainer:
         self, corpus: Corpus, recipe: Recipe, world: World, folder: Path, teachers: Sequence[Path] = ()
     ) -> None:
         self.teachers = [Transformer.load(path, world.device) for path in teachers]
+        self.taught_by = [hashlib.sha256(path.read_bytes()).hexdigest() for path in teachers]
         self.corpus, self.recipe, self.world, self.folder = corpus, recipe, world, folder
         if recipe.batch % world.size:
             raise ConfigMismatchError(f"batch {recipe.batch} cannot be shared by {world.size} processes evenly")
@@ -235,6 +237,7 @@ class Pretrainer:
         state = {
             "recipe": self.recipe.to_json(),
             "corpus": self.corpus.digest,
+            "teachers": self.taught_by,
             "step": self.step,
             "total": self.total,
             "seconds": self.seconds,
@@ -252,9 +255,11 @@ class Pretrainer:
         path = self.folder / CHECKPOINT
         state = torch.load(path, map_location=self.world.device, weights_only=True) if path.exists() else None
         if state is not None:
-            if state["corpus"] != self.corpus.digest or state["recipe"] != self.recipe.to_json():
+            ours = {"corpus": self.corpus.digest, "recipe": self.recipe.to_json(), "teachers": self.taught_by}
+            differs = [name for name, value in ours.items() if state.get(name) != value]
+            if differs:
                 raise ConfigMismatchError(
-                    f"{path} is of another run (texts or options differ); go on with the same, or use another --out"
+                    f"{path} is of another run ({', '.join(differs)} differ); go on with the same, or use another --out"
                 )
             self.module.load_state_dict(state["model"])
             self.averaged.load_state_dict(state["averaged"])
