@@ -8,9 +8,10 @@ What goes into the first beside the Python files: kernels, and the JavaScript mo
     simd/kernels.wat, assembled by wabt     → evermind_web/_simd.json   {variant: module in base64}
 
 `vendor/idb.mjs` is no file of this checkout: it is the library `idb` from node_modules, with its licence.
-Comments are left out, of the Python files too, and line numbers stay: a page fetches this wheel, the sdist has
-the sources. `evermind_web/resources.py` reads what is packed. The archives are written anew with libdeflate's
-strongest compression, which also makes their bytes independent of the zlib that Python was built with.
+Comments are left out, of the Python files too, with the docstrings of what no user calls; line numbers stay: a page
+fetches this wheel, the sdist has the sources. `evermind_web/resources.py` reads what is packed. The archives are
+written anew with libdeflate's strongest compression, which also makes their bytes independent of the zlib that Python
+was built with.
 """
 
 from __future__ import annotations
@@ -43,6 +44,10 @@ IMPORT = re.compile(r"""(?:\bfrom\s*|\bimport\s*\(?\s*)["'](\.{1,2}/[^"']+)["']"
 COMMENT = re.compile(r"^[ \t]*(?://(?: [^\n]*)?|/\*(?:(?!\*/)[\s\S])*\*/[ \t]*)$", re.MULTILINE)
 AFTER_CODE = re.compile(r"[ \t]+// [^\n]*")  # in a kernel: WGSL has no strings that could look like it
 PRIVATE = re.compile(r"_(?!_)")
+# Modules that users of the package do not call: there, all counts as private.
+INTERNAL = re.compile(
+    r"evermind_web/(session/|backend/(?!base\b|request\b)|(batch|environment|layout|network|ops|params)\b)"
+)
 
 
 def kernel_files(root: Path) -> dict[str, Path]:
@@ -101,18 +106,20 @@ def packed_files(root: Path) -> dict[str, str]:
     return {kind: json.dumps(texts, ensure_ascii=False, indent=0) for kind, texts in packs.items()}
 
 
-def without_python_comments(text: str) -> str:
-    """Return a Python file without comments and without docstrings of private functions, all else on its line."""
+def without_python_comments(name: str, text: str) -> str:
+    """Return a Python file without comments and without docstrings of what is private, all else on its line."""
     lines = text.split("\n")
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
             row, column = token.start
             lines[row - 1] = lines[row - 1][:column].rstrip()
     for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and PRIVATE.match(node.name):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module):
+            continue
+        private = INTERNAL.match(name) or PRIVATE.match(getattr(node, "name", ""))
+        if private and ast.get_docstring(node) is not None and len(node.body) > 1:
             first, last = node.body[0].lineno, node.body[0].end_lineno or 0
-            if ast.get_docstring(node) is not None and len(node.body) > 1:
-                lines[first - 1 : last] = [""] * (last - first + 1)
+            lines[first - 1 : last] = [""] * (last - first + 1)
     return "\n".join(lines)
 
 
@@ -185,7 +192,7 @@ class DataHook(BuildHookInterface):  # type: ignore[type-arg]
         for path in sorted((root / "evermind_web").rglob("*.py")) if wheel else ():
             name = path.relative_to(root).as_posix()
             if self.build_config.include_path(name):
-                self.add(build_data, name, without_python_comments(path.read_text(encoding="utf-8")))
+                self.add(build_data, name, without_python_comments(name, path.read_text(encoding="utf-8")))
 
     def add(self, build_data: dict[str, Any], name: str, text: str) -> None:
         """Let the archive hold `text` as the file `name`."""

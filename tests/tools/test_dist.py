@@ -136,14 +136,25 @@ def test_python_files_lose_comments_and_nothing_else(wheel: Path) -> None:
 
 
 def statements(source: str) -> list[tuple[str, int]]:
-    """Every node with its line, without the docstrings of private functions and classes."""
+    """Every statement and expression with its line, docstrings apart."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module):
             continue
-        if re.match("_[^_]", node.name) and ast.get_docstring(node) is not None and len(node.body) > 1:
+        if ast.get_docstring(node) is not None and len(node.body) > 1:
             del node.body[0]
     return [(type(node).__name__, getattr(node, "lineno", 0)) for node in ast.walk(tree)] + [(ast.dump(tree), 0)]
+
+
+@pytest.mark.parametrize(
+    "name", ["EvermindLM", "EvermindLMTrainer.fit", "BPETokenizer.train", "request_backend", "crc32"]
+)
+def test_what_users_call_keeps_its_docstring(wheel: Path, tmp_path: Path, name: str) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    code = f"import evermind_web as ew; print(len(ew.{name}.__doc__ or ''))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert int(done.stdout) > 20
 
 
 def test_wheel_is_pure_and_small(wheel: Path) -> None:
