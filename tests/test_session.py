@@ -178,7 +178,7 @@ async def test_a_lost_device_costs_only_the_run_in_flight(taught: Session, monke
     model, expected = taught.current.model, await written(taught, "Alice", max_new_tokens=12)
 
     async def lost(*_: Any, on_step: Any, **__: Any) -> Any:
-        on_step(SimpleNamespace(step=3, total_steps=5, loss=6.0, tokens=100, seconds=1.0))
+        on_step(SimpleNamespace(step=3, total_steps=5, loss=6.0, grad_norm=1.0, skipped=False, tokens=100, seconds=1.0))
         raise DeviceLostError("the GPU device was lost (unknown: hung); request a new backend")
 
     with monkeypatch.context() as patch:

@@ -8,26 +8,33 @@ strings and numbers. Saved things are `library.py`'s business; JavaScript is `fa
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from evermind_web import EvermindLMLoRA
 from evermind_web.backend.base import Backend
 from evermind_web.backend.request import request_backend
 from evermind_web.errors import BackendError, DeviceLostError, EvermindError, InvalidArgumentError
+from evermind_web.language_model import LanguageModel
+from evermind_web.lora.adapter import LoRAAdapter
 from evermind_web.model import EvermindLM
 from evermind_web.session import recipes, texts
 from evermind_web.session.fitting import Fitting, Learner, reason_of
 from evermind_web.session.model_set import Adapter, ModelSet
+from evermind_web.session.mood import Mood
 from evermind_web.session.progress import Report, phase_report
-from evermind_web.tokenizer import BPETokenizer, StreamDecoder
+from evermind_web.session.writing import begin, expert_shares, pieces, token_shares
+from evermind_web.tokenizer import BPETokenizer
 from evermind_web.training import EvermindLMTrainer
 
 # The tokenizer works without waiting; slices of this many characters leave room for Stop in between.
 ENCODE_SLICE = 20_000
 TRAINING: dict[str, Any] = {"accum_steps": texts.BATCH, **recipes.SCHEDULE}
+# Adapters that have no GPU behind them.
+SOFTWARE = re.compile("swiftshader|llvmpipe|lavapipe|softpipe|basic render", re.IGNORECASE)
 NO_MODEL = "There is no model yet. Teach one a text first, or load a saved one."
 
 
@@ -39,6 +46,9 @@ class Session:
         self.fallback_reason = fallback_reason
         self.current: ModelSet | None = None
         self.active_adapter: str | None = None
+        self.mix: dict[str, float] = {}
+        self.mood: Mood | None = None
+        self._wanted = ""  # the backend that was asked for by name
         self._job_name = ""
         self._stopping = False
         self._step = 0  # of the training that runs, for messages
@@ -51,7 +61,9 @@ class Session:
 
         Raises WebGPUUnavailableError if WebGPU was asked for by name and is not there.
         """
-        return cls(*await _open_backend(backend))
+        session = cls(*await _open_backend(backend))
+        session._wanted = backend or ""
+        return session
 
     def describe(self) -> dict[str, Any]:
         """Backend, model and adapters in memory as plain values."""
@@ -63,12 +75,13 @@ class Session:
             "model": None if current is None else _describe_model(current),
             "adapters": [] if current is None else [_describe_adapter(a) for a in current.adapters.values()],
             "active_adapter": self.active_adapter,
+            "mix": self.mix,
         }
 
     def adopt(self, model_set: ModelSet, active_adapter: str | None = None) -> None:
         """Make `model_set` the current one and free the one before."""
         previous, self.current = self.current, model_set
-        self.active_adapter = active_adapter
+        self.active_adapter, self.mix = active_adapter, {}
         if previous is not None and previous is not model_set:
             previous.dispose()
 
@@ -126,7 +139,8 @@ class Session:
     ) -> dict[str, Any]:
         """Train a LoRA adapter called `name` on `data`; the base stays as it is. Options and result as in `train`.
 
-        Learning under a name again replaces that adapter once the new one is ready.
+        Learning under a name again replaces that adapter once the new one is ready; with the option `go_on` it starts
+        from what that one knows.
         """
         options = options or {}
         current = self._require_model()
@@ -139,7 +153,8 @@ class Session:
                 current.tokenizer, texts.excerpt(text, steps * recipes.CHARACTERS_PER_STEP), report
             )
             seed = options.get("seed", recipes.BASE_SEED)
-            fitting = Fitting(partial(self._adapter_learner, corpus, steps, seed), self._recover, report)
+            known = current.adapter(name).data if options.get("go_on") else b""
+            fitting = Fitting(partial(self._adapter_learner, corpus, steps, seed, known), self._recover, report)
             kept = False
             try:
                 result = await self._fit(fitting, corpus)
@@ -147,11 +162,8 @@ class Session:
                 if result["steps"]:
                     lora, current = fitting.learner.model, self._require_model()
                     blob = await lora.serialize_adapter_async()
-                    replaced = current.adapters.get(name)
-                    current.adapters[name] = Adapter(name, blob, dict(result), lora=lora)
-                    self.active_adapter, kept = name, True
-                    if replaced is not None and replaced.lora is not None:
-                        replaced.lora.dispose()
+                    current.put(Adapter(name, blob, dict(result), lora=lora))
+                    self.active_adapter, self.mix, kept = name, {}, True
             finally:
                 fitting.learner.dispose(keep_model=kept)
         return result | {"name": name, "session": self.describe()}
@@ -178,14 +190,22 @@ class Session:
 
     def _base_learner(self, corpus: texts.Split, tokenizer: BPETokenizer, steps: int, seed: int) -> Learner[EvermindLM]:
         model = EvermindLM(vocab_size=tokenizer.vocab_size, **recipes.MODEL, seed=seed, backend=self.backend)
-        trainer = EvermindLMTrainer(model, lr=recipes.LEARNING_RATE, **TRAINING)
+        trainer = EvermindLMTrainer(model, lr=recipes.LEARNING_RATE, **_options(steps))
         return Learner(model, trainer, partial(trainer.fit_async, _windows(corpus, tokenizer, steps, seed)))
 
-    def _adapter_learner(self, corpus: texts.Split, steps: int, seed: int) -> Learner[EvermindLMLoRA]:
+    def _adapter_learner(
+        self, corpus: texts.Split, steps: int, seed: int, known: bytes = b""
+    ) -> Learner[EvermindLMLoRA]:
         current = self._require_model()
         lora = EvermindLMLoRA(current.model, rank=min(recipes.ADAPTER_RANK, current.model.config.d_model))
+        if known:
+            lora.dispose()
+            adapter = LoRAAdapter.deserialize(known)
+            lora = EvermindLMLoRA(current.model, adapter.rank, adapter.alpha)
+            lora.adapter = adapter
         windows = _windows(corpus, current.tokenizer, steps, seed)
-        return Learner(lora, lora, partial(lora.fit_async, windows, lr=recipes.ADAPTER_LEARNING_RATE, **TRAINING))
+        options = _options(steps) | {"lr": recipes.ADAPTER_LEARNING_RATE}
+        return Learner(lora, lora, partial(lora.fit_async, windows, **options))
 
     async def _fit(self, fitting: Fitting[Any], corpus: texts.Split) -> dict[str, Any]:
         fitting.stopping = self._stopping
@@ -203,75 +223,76 @@ class Session:
         left out, the active adapter. An empty prompt starts from the beginning-of-text token.
         """
         options = options or {}
-        sampling = recipes.Sampling.of(options)
+        recipes.Sampling.of(options)
         current = self._require_model()
         async with self._job("Writing"):
-            name = options.get("adapter", self.active_adapter)
-            async for piece in self._pieces(current, await self._writer(current, name), prompt, sampling):
+            mix = {} if "adapter" in options else self.mix
+            writer = await self._writer(current, options.get("adapter", self.active_adapter), mix)
+            async for piece in self._pieces(writer, prompt, options):
                 yield piece
 
     async def compare(
         self, prompt: str, options: dict[str, Any] | None = None
     ) -> AsyncGenerator[tuple[str, str], None]:
-        """("base" or "adapter", piece) pairs: the base writes first, then the adapter, from one prompt and seed.
+        """(side, piece) pairs from one prompt and seed: side "base" writes first, then "adapter", then "second".
 
-        `options` as in `stream`; `adapter` defaults to the active one.
+        `options` as in `stream`; `adapter` defaults to the active one, `second` names another one, or is left out.
         """
         options = options or {}
-        sampling = recipes.Sampling.of(options)
+        recipes.Sampling.of(options)
         current = self._require_model()
         name = options.get("adapter") or self.active_adapter
         if not name:
             raise EvermindError("There is no adapter to compare with. Personalise the model first.")
+        sides = {"base": None, "adapter": name} | ({"second": options["second"]} if options.get("second") else {})
         async with self._job("Writing"):
             # One after the other: an adapter may borrow the base's buffers while it writes.
-            for side, writer in (("base", None), ("adapter", name)):
-                async for piece in self._pieces(current, await self._writer(current, writer), prompt, sampling):
+            for side, adapter in sides.items():
+                async for piece in self._pieces(await self._writer(current, adapter, {}), prompt, options):
                     yield side, piece
+
+    async def token_shares(self, text: str, adapter: str | None) -> list[dict[str, Any]]:
+        """What the base (None) or an adapter makes of the last tokens of `text`; see `writing.token_shares`."""
+        current = self._require_model()
+        async with self._job("Looking at the tokens"):
+            return await token_shares(await self._writer(current, adapter, {}), current.tokenizer, text)
+
+    async def expert_shares(self, text: str, adapter: str | None) -> list[list[float]]:
+        """Each layer's use of its experts on `text`; see `writing.expert_shares`."""
+        current = self._require_model()
+        async with self._job("Looking at the experts"):
+            ids = (begin(current.tokenizer) + current.tokenizer.encode(text[:4000]))[:512]
+            return await expert_shares(await self._writer(current, adapter, {}), ids)
+
+    def set_mix(self, weights: dict[str, float]) -> dict[str, Any]:
+        """Write with the weighted sum of several adapters; {} goes back to the active one. Returns the description."""
+        current = self._require_model()
+        for name in weights:
+            current.adapter(name)
+        self.mix = {name: float(weight) for name, weight in weights.items()}
+        return self.describe()
 
     def set_adapter(self, name: str | None) -> dict[str, Any]:
         """Make `name` the adapter that writes, None for the bare base. Returns the description."""
         current = self._require_model()
-        if name is not None and name not in current.adapters:
-            raise InvalidArgumentError(f"this model has no adapter called “{name}”.")
-        self.active_adapter = name
+        if name is not None:
+            current.adapter(name)
+        self.active_adapter, self.mix = name, {}
         return self.describe()
 
-    async def _writer(self, current: ModelSet, adapter: str | None) -> EvermindLM | EvermindLMLoRA:
-        if adapter is None:
+    async def _writer(self, current: ModelSet, name: str | None, mix: dict[str, float]) -> LanguageModel:
+        if mix:
+            return await current.mixed(mix)
+        if name is None:
             return current.model
-        if adapter not in current.adapters:
-            raise InvalidArgumentError(f"this model has no adapter called “{adapter}”.")
-        return await current.lora_of(current.adapters[adapter])
+        return await current.lora_of(current.adapter(name))
 
-    async def _pieces(
-        self, current: ModelSet, writer: EvermindLM | EvermindLMLoRA, prompt: str, sampling: recipes.Sampling
-    ) -> AsyncIterator[str]:
-        tokenizer = current.tokenizer
-        ids = tokenizer.encode(prompt) or _begin(tokenizer)
-        decoder = StreamDecoder(tokenizer, skip_special_tokens=True)
-        # Both return generators, which have to be closed when the loop is left early.
-        stream = cast(
-            AsyncGenerator[int, None],
-            writer.stream_async(
-                ids,
-                max_new_tokens=sampling.max_new_tokens,
-                temperature=float(sampling.temperature),
-                seed=sampling.seed,
-                stop_token=tokenizer.eos_id,
-            ),
-        )
-        try:
-            async for token in stream:
-                if piece := decoder.feed(token):
-                    yield piece
-                await asyncio.sleep(0)
-                if self._stopping:
-                    break
-        finally:
-            await stream.aclose()
-        if rest := decoder.finish():
-            yield rest
+    def _pieces(self, writer: LanguageModel, prompt: str, options: dict[str, Any]) -> AsyncIterator[str]:
+        tokenizer = self._require_model().tokenizer
+        config = recipes.Sampling.of(options).config(tokenizer.eos_id)
+        if self.mood is not None:
+            config = self.mood.applied(config)
+        return pieces(writer, tokenizer, prompt, config, lambda: self._stopping)
 
     # ── one job at a time, and a lost device ─────────────────────────────────
     @contextmanager
@@ -306,7 +327,7 @@ class Session:
         if numpy:
             self.backend, self.fallback_reason = await request_backend("numpy"), reason
         else:
-            self.backend, self.fallback_reason = await _open_backend(None)
+            self.backend, self.fallback_reason = await _open_backend(None, self._wanted == "webgpu")
         try:
             if self.current is not None:
                 self.current = await self.current.moved_to(self.backend)
@@ -330,24 +351,30 @@ def check_name(name: str) -> str:
     return name
 
 
-async def _open_backend(name: str | None) -> tuple[Backend, str]:
+async def _open_backend(name: str | None, software: bool = False) -> tuple[Backend, str]:
+    """WebGPU, or NumPy and the reason. software: also a WebGPU that computes on the processor will do."""
     if name is not None:
         return await request_backend(name), ""
     try:
-        return await request_backend("webgpu"), ""
+        gpu = await request_backend("webgpu")
     except BackendError as error:
         return await request_backend("numpy"), str(error)
+    if software or not SOFTWARE.search(gpu.adapter_name):
+        return gpu, ""
+    reason = f"WebGPU here is {gpu.adapter_name}, which computes on the processor: NumPy is faster at that"
+    gpu.dispose()
+    return await request_backend("numpy"), reason
+
+
+def _options(steps: int) -> dict[str, Any]:
+    """Options of a run: with a look at held-out text now and then, which decides nothing."""
+    return TRAINING | {"eval_every": max(10, -(-steps // recipes.LOOKS)), "keep_best": False}
 
 
 def _windows(corpus: texts.Split, tokenizer: BPETokenizer, steps: int, seed: int) -> list[list[int]]:
     line_ends = {i for token, i in tokenizer.vocab.items() if token.endswith("Ċ")}  # "Ċ" stands for "\n"
     starts = [0, *(at + 1 for at, token in enumerate(corpus.train[:-1]) if token in line_ends)]
-    return texts.training_windows(corpus.train, steps, seed, starts, _begin(tokenizer)[0])
-
-
-def _begin(tokenizer: BPETokenizer) -> list[int]:
-    """The beginning-of-text token; an imported tokenizer may lack one, then a line end."""
-    return [tokenizer.bos_id] if tokenizer.bos_id is not None else tokenizer.encode("\n")
+    return texts.training_windows(corpus.train, steps, seed, starts, begin(tokenizer)[0])
 
 
 def _describe_model(current: ModelSet) -> dict[str, Any]:

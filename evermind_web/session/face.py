@@ -15,13 +15,16 @@ from evermind_web._version import __version__
 from evermind_web.errors import EvermindError
 from evermind_web.session.core import Session
 from evermind_web.session.library import Library
+from evermind_web.session.mood import Mood
+from evermind_web.session.personas import Personas
+from evermind_web.session.recipes import Sampling
 from evermind_web.session.texts import check_learnable, read_text
 from evermind_web.store import open_store
 
 Emit = Callable[[dict[str, Any]], None]
 Arguments = dict[str, Any]
 # Calls that can be stopped; the session runs one of them at a time.
-JOBS = frozenset({"train", "personalize", "generate", "compare"})
+JOBS = frozenset({"train", "personalize", "generate", "compare", "token_shares", "expert_shares"})
 
 
 class Face:
@@ -30,6 +33,7 @@ class Face:
     def __init__(self, session: Session, library: Library) -> None:
         self.session = session
         self.library = library
+        self.personas = Personas(library)
         self._job_call = -1
         self._stopped: set[int] = set()
 
@@ -89,7 +93,7 @@ class Face:
 
     async def _do_personalize(self, arguments: Arguments, buffers: list[bytes], emit: Emit) -> Any:
         text = buffers[0] if buffers else arguments["text"]
-        return await self.session.personalize(text, str(arguments.get("name") or ""), arguments.get("options"), emit)
+        return await self.personas.learn(text, str(arguments.get("name") or ""), arguments.get("options"), emit)
 
     async def _do_generate(self, arguments: Arguments, buffers: list[bytes], emit: Emit) -> Any:
         async with aclosing(self.session.stream(arguments["prompt"], arguments.get("options"))) as pieces:
@@ -115,6 +119,46 @@ class Face:
     async def _do_read_text(self, arguments: Arguments, buffers: list[bytes], emit: Emit) -> Any:
         return read_text(buffers[0], arguments.get("name") or "the text")
 
+    # ── personas, mood, what goes on inside ──────────────────────────────────
+    async def _do_set_mix(self, arguments: Arguments, buffers: list[bytes], emit: Emit) -> Any:
+        return self.session.set_mix(dict(arguments["weights"]))
+
+    async def _do_persona_texts(self, arguments: Arguments, buffers: list[bytes], emit: Emit) -> Any:
+        return await self.personas.texts(arguments["name"])
+
+    async def _do_remove_text(self, arguments: Arguments, buffers: list[bytes], emit: Emit) -> Any:
+        return await self.personas.remove_text(arguments["name"], arguments["id"])
+
+    async def _do_paint(self, arguments: Arguments, buffers: list[bytes], emit: Emit) -> Any:
+        return await self.personas.paint(arguments["name"], arguments["colour"])
+
+    async def _do_duplicate(self, arguments: Arguments, buffers: list[bytes], emit: Emit) -> Any:
+        return await self.personas.duplicate(arguments["name"])
+
+    async def _do_rename_persona(self, arguments: Arguments, buffers: list[bytes], emit: Emit) -> Any:
+        return await self.personas.rename(arguments["old"], arguments["new"])
+
+    async def _do_remove_persona(self, arguments: Arguments, buffers: list[bytes], emit: Emit) -> tuple[Any, bytes]:
+        return await self.personas.remove(arguments["name"])
+
+    async def _do_token_shares(self, arguments: Arguments, buffers: list[bytes], emit: Emit) -> Any:
+        return await self.session.token_shares(arguments["text"], arguments.get("adapter"))
+
+    async def _do_expert_shares(self, arguments: Arguments, buffers: list[bytes], emit: Emit) -> Any:
+        return await self.session.expert_shares(arguments["text"], arguments.get("adapter"))
+
+    async def _do_mood(self, arguments: Arguments, buffers: list[bytes], emit: Emit) -> Any:
+        """`on`, then `traits` or an `experience`; `options` are those that its effect is shown on."""
+        if not arguments.get("on"):
+            self.session.mood = None
+            return None
+        mood = self.session.mood = self.session.mood or await Mood.learned()
+        if arguments.get("traits") is not None:
+            mood.set_traits(dict(arguments["traits"]))
+        if arguments.get("experience"):
+            await mood.feel(arguments["experience"])
+        return mood.describe(Sampling.of(arguments.get("options") or {}).config(None))
+
     # ── saved things ─────────────────────────────────────────────────────────
     async def _do_save(self, arguments: Arguments, buffers: list[bytes], emit: Emit) -> Any:
         return await self.library.save(arguments["name"])
@@ -133,6 +177,21 @@ class Face:
 
     async def _do_delete(self, arguments: Arguments, buffers: list[bytes], emit: Emit) -> Any:
         return await self.library.delete(arguments["name"])
+
+    async def _do_snapshot(self, arguments: Arguments, buffers: list[bytes], emit: Emit) -> tuple[Any, bytes]:
+        return None, await self.library.snapshot(arguments["name"])
+
+    async def _do_put_back(self, arguments: Arguments, buffers: list[bytes], emit: Emit) -> Any:
+        return await self.library.put_back(buffers[0])
+
+    async def _do_backup(self, arguments: Arguments, buffers: list[bytes], emit: Emit) -> tuple[Any, bytes]:
+        return None, await self.library.backup()
+
+    async def _do_restore(self, arguments: Arguments, buffers: list[bytes], emit: Emit) -> Any:
+        return await self.library.restore(buffers[0])
+
+    async def _do_wipe(self, arguments: Arguments, buffers: list[bytes], emit: Emit) -> Any:
+        return await self.library.wipe()
 
     async def _do_export(self, arguments: Arguments, buffers: list[bytes], emit: Emit) -> tuple[Any, bytes]:
         filename, data = await self.library.export_file(arguments["name"])

@@ -19,9 +19,10 @@ from evermind_web.errors import DeviceLostError, EvermindError
 from evermind_web.model import EvermindLM
 from evermind_web.session import texts
 from evermind_web.session.progress import Report, TrainingProgress, phase_report
-from evermind_web.training import EvermindLMTrainer, Snapshot, StepInfo
+from evermind_web.training import EvalInfo, EvermindLMTrainer, Snapshot, StepInfo
 
 SNAPSHOT_SECONDS = 2.0
+WATCHED = 8  # windows of held-out text that are measured while learning
 MAX_LOST = 3  # devices that a run may lose; after the last one it runs on NumPy
 
 M = TypeVar("M", EvermindLM, EvermindLMLoRA)
@@ -58,6 +59,7 @@ class Fitting(Generic[M]):
         self.progress = TrainingProgress(report, "train")
         self.stopping = False
         self.notices: list[str] = []
+        self._watched: list[list[int]] = []
         self._make: Callable[[], Learner[M]] = make
         self._recover, self._report = recover, report
         self._snapshot: Snapshot | None = None
@@ -74,11 +76,13 @@ class Fitting(Generic[M]):
         measuring = phase_report(self._report, "evaluate")
         measuring(0, 1)
         await asyncio.sleep(0)
+        self._watched = held_out[:: -(-len(held_out) // WATCHED)]
         before: float | None = None
         while True:
             try:
                 if before is None:
                     before = float(await self.learner.model.evaluate_async(held_out))
+                    self.progress.measured(0, before)
                 after = before
                 if not self.stopping or self._snapshot:
                     await self._fit()
@@ -90,6 +94,7 @@ class Fitting(Generic[M]):
 
     async def _fit(self) -> None:
         options: dict[str, Any] = {"on_snapshot": self._keep, "snapshot_seconds": SNAPSHOT_SECONDS}
+        options |= {"validation": self._watched, "on_eval": self._on_eval}
         if self._snapshot:
             options["resume"] = self._snapshot
         await self.learner.fit(on_step=self._on_step, **options)
@@ -98,6 +103,9 @@ class Fitting(Generic[M]):
         self.progress(info)
         if self.stopping:
             self.learner.trainer.stop()
+
+    def _on_eval(self, info: EvalInfo) -> None:
+        self.progress.measured(info.step, info.loss)
 
     def _keep(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -134,6 +142,7 @@ class Fitting(Generic[M]):
             "first_loss": progress.losses[0] if progress.losses else None,
             "last_loss": sum(last) / len(last) if last else None,
             "unigram": corpus.unigram,
+            "record": progress.record(),
             "notices": self.notices,
         }
 

@@ -17,8 +17,10 @@ from evermind_web.session.container import ADAPTER, MODEL, TOKENIZER, Package
 from evermind_web.session.core import NO_MODEL, Session, check_name
 from evermind_web.session.model_set import Adapter, ModelSet, fingerprint_of, read_tokenizer
 from evermind_web.store import Record, SaveItem, Store
+from evermind_web.store.backup import export_all, import_all
 
 _TOKENIZER_PREFIX = "tokenizer:"
+TEXT_PREFIX = "text:"
 
 
 class Library:
@@ -74,15 +76,21 @@ class Library:
             if adapter.name == name:
                 raise InvalidArgumentError(f"An adapter is called “{name}” already. Choose another name for the model.")
         items = _base_items(name, current.checkpoint, current.tokenizer.to_str().encode(), current.metadata)
-        items += [
-            SaveItem(a.name, a.data, "adapter", current.fingerprint, {"training": a.metadata})
-            for a in current.adapters.values()
-        ]
+        for adapter in current.adapters.values():
+            items += adapter_items(adapter, current.fingerprint)
         await self.store.save_many(items, replace=True)
         current.name, current.saved = name, True
         for adapter in current.adapters.values():
             adapter.saved = True
         return self.session.describe()
+
+    async def save_adapter(self, adapter: Adapter) -> None:
+        """Save one adapter of the model in memory with its texts. Raises as `save`."""
+        fingerprint = self._require_model().fingerprint
+        known = {r.name: r for r in await self.store.list()}
+        _check_free(known, adapter.name, "adapter", fingerprint)
+        await self.store.save_many(adapter_items(adapter, fingerprint), replace=True)
+        adapter.saved = True
 
     async def load(self, name: str) -> dict[str, Any]:
         """Load a saved model with all its adapters, or an adapter with its model, and make it the current one."""
@@ -130,17 +138,26 @@ class Library:
         if new != old and new in known:
             raise InvalidArgumentError(f"“{new}” is taken already. Choose another name.")
         current = self.session.current
+        ours = current is not None and old in current.adapters and known[old].base_fingerprint == current.fingerprint
         if current is not None and new in current.adapters and new != old:
             raise InvalidArgumentError(f"An adapter is called “{new}” already. Choose another name.")
         await self.store.rename(old, new)
         if current is not None and current.name == old:
             current.name = new
-        if current is not None and old in current.adapters and known[old].base_fingerprint == current.fingerprint:
-            adapter = current.adapters.pop(old)
-            adapter.name = new
-            current.adapters[new] = adapter
-            if self.session.active_adapter == old:
-                self.session.active_adapter = new
+        return self.rename_in_memory(old, new) if ours else self.session.describe()
+
+    def rename_in_memory(self, old: str, new: str) -> dict[str, Any]:
+        """Give an adapter of the model in memory another name. Raises InvalidArgumentError if it is taken."""
+        current = self._require_model()
+        adapter = current.adapter(old)
+        if new in current.adapters and new != old:
+            raise InvalidArgumentError(f"An adapter is called “{new}” already. Choose another name.")
+        del current.adapters[old]
+        adapter.name = new
+        current.put(adapter)
+        self.session.mix = {}
+        if self.session.active_adapter == old:
+            self.session.active_adapter = new
         return self.session.describe()
 
     async def delete(self, name: str) -> dict[str, Any]:
@@ -152,12 +169,72 @@ class Library:
         # The tokenizer goes last: if this is cut short, one unused record stays, never a model without its tokenizer.
         if tokenizer in records and not any(r.metadata.get("tokenizer") == tokenizer for r in records.values()):
             await self.store.delete(tokenizer)
+        await self.drop_unused_texts()
         current = self.session.current
         if current is not None and record is not None and record.base_fingerprint == current.fingerprint:
             if record.kind == "base" and current.name == name:
                 current.saved = False
             elif record.kind == "adapter" and name in current.adapters:
                 current.adapters[name].saved = False
+        return self.session.describe()
+
+    async def drop_unused_texts(self) -> None:
+        """Delete texts that no persona keeps any more."""
+        records = await self.store.list()
+        kept = {
+            TEXT_PREFIX + text["id"]
+            for r in records
+            for text in r.metadata.get("training", {}).get("persona", {}).get("texts", [])
+            if not text.get("removed")
+        }
+        for record in records:
+            if record.kind == "text" and record.name not in kept:
+                await self.store.delete(record.name)
+
+    # ── backups ──────────────────────────────────────────────────────────────
+    async def backup(self) -> bytes:
+        """Everything that is saved, as one file."""
+        return await export_all(self.store)
+
+    async def restore(self, data: bytes) -> list[str]:
+        """Save everything that a backup holds, in place of what has the same name; returns models' and adapters' names.
+
+        Raises FormatError, and then nothing has changed.
+        """
+        records = await import_all(self.store, data, replace=True)
+        return [r.name for r in records if r.kind in ("base", "adapter")]
+
+    async def wipe(self) -> dict[str, Any]:
+        """Delete everything that is saved. What is in memory stays, unsaved."""
+        for record in await self.store.list():
+            await self.store.delete(record.name)
+        if (current := self.session.current) is not None:
+            current.saved = False
+            for adapter in current.adapters.values():
+                adapter.saved = False
+        return self.session.describe()
+
+    async def snapshot(self, name: str) -> bytes:
+        """A model or adapter with all that would go with it, for `put_back`."""
+        record, _ = await self.store.load(name)
+        known = {r.name for r in await self.store.list()}
+        training = record.metadata.get("training", {})
+        parts = [TEXT_PREFIX + text["id"] for text in training.get("persona", {}).get("texts", [])]
+        parts.append(str(record.metadata.get("tokenizer", "")))
+        return await export_all(self.store, [*(p for p in parts if p in known), name])
+
+    async def put_back(self, data: bytes) -> dict[str, Any]:
+        """Undo a deletion: what `snapshot` gave comes back, into the model in memory too if it is of that."""
+        for record in await import_all(self.store, data, replace=True):
+            current = self.session.current
+            if current is None or record.base_fingerprint != current.fingerprint:
+                continue
+            if record.kind == "base":
+                current.name, current.saved = record.name, True
+            elif record.kind == "adapter" and record.name in current.adapters:
+                current.adapters[record.name].saved = True
+            elif record.kind == "adapter":
+                await self._add_adapters(current)
         return self.session.describe()
 
     # ── files ────────────────────────────────────────────────────────────────
@@ -184,7 +261,7 @@ class Library:
         package = container.unpack(data, filename)
         known = {r.name: r for r in await self.store.list()}
         wanted = check_name(package.name[:80])
-        name, notice = _free_name(known.keys() | self._other_adapters(package, wanted), wanted), ""
+        name, notice = free_name(known.keys() | self._other_adapters(package, wanted), wanted), ""
         training = package.metadata.get("training", {})
         if package.kind == "base":
             items = self._imported_base(name, package, tokenizer, training)
@@ -268,6 +345,14 @@ def _base_items(name: str, checkpoint: bytes, tokenizer: bytes, training: dict[s
     ]
 
 
+def adapter_items(adapter: Adapter, fingerprint: str) -> list[SaveItem]:
+    """The records of an adapter: the texts that it learned from, as far as they are in memory, first."""
+    items = [
+        SaveItem(TEXT_PREFIX + identity, text.encode(), "text", fingerprint) for identity, text in adapter.texts.items()
+    ]
+    return [*items, SaveItem(adapter.name, adapter.data, "adapter", fingerprint, {"training": adapter.metadata})]
+
+
 def _check_free(known: dict[str, Record], name: str, kind: str, fingerprint: str) -> None:
     """The same thing may be saved again under its name; anything else that has the name is not overwritten."""
     other = known.get(name)
@@ -278,7 +363,7 @@ def _check_free(known: dict[str, Record], name: str, kind: str, fingerprint: str
         )
 
 
-def _free_name(known: Set[str], name: str) -> str:
+def free_name(known: Set[str], name: str) -> str:
     """`name`, or `name 2`, `name 3`, … if it is taken."""
     number, free = 1, name
     while free in known:

@@ -14,8 +14,9 @@ import numpy as np
 
 from evermind_web import EvermindLMLoRA
 from evermind_web.backend.base import Backend
-from evermind_web.errors import ConfigMismatchError, FormatError
+from evermind_web.errors import ConfigMismatchError, FormatError, InvalidArgumentError
 from evermind_web.formats.evl0 import read_evl0
+from evermind_web.lora import LoraModel
 from evermind_web.model import EvermindLM
 from evermind_web.session.container import check_adapter_shape
 from evermind_web.tokenizer import BPETokenizer
@@ -36,6 +37,7 @@ class Adapter:
     metadata: dict[str, Any] = field(default_factory=dict)
     saved: bool = False
     lora: EvermindLMLoRA | None = None
+    texts: dict[str, str] = field(default_factory=dict)  # what it learned from, by id, as far as it is not in the store
 
 
 @dataclass
@@ -50,6 +52,7 @@ class ModelSet:
     name: str = ""
     saved: bool = False
     adapters: dict[str, Adapter] = field(default_factory=dict)
+    mixer: LoraModel | None = None  # made when adapters are first mixed
 
     @classmethod
     async def of_trained(cls, model: EvermindLM, tokenizer: BPETokenizer, metadata: dict[str, Any]) -> ModelSet:
@@ -71,6 +74,39 @@ class ModelSet:
         model = EvermindLM.from_checkpoint(checkpoint, backend)
         return cls(model, codec, checkpoint, fingerprint_of(checkpoint), metadata)
 
+    def adapter(self, name: str) -> Adapter:
+        """The adapter of that name. Raises InvalidArgumentError if there is none."""
+        if name not in self.adapters:
+            raise InvalidArgumentError(f"this model has no adapter called “{name}”.")
+        return self.adapters[name]
+
+    def put(self, adapter: Adapter) -> None:
+        """Add an adapter, or put it in the place of one of its name."""
+        self._drop(self.adapters.pop(adapter.name, None))
+        self.adapters[adapter.name] = adapter
+
+    def remove(self, name: str) -> None:
+        """Forget an adapter."""
+        self._drop(self.adapters.pop(name, None))
+
+    def _drop(self, adapter: Adapter | None) -> None:
+        if self.mixer is not None:  # it has a copy of each, by name
+            self.mixer.dispose()
+            self.mixer = None
+        if adapter is not None and adapter.lora is not None:
+            adapter.lora.dispose()
+            adapter.lora = None
+
+    async def mixed(self, weights: dict[str, float]) -> LoraModel:
+        """A writer with the weighted sum of several adapters."""
+        if self.mixer is None:
+            self.mixer = LoraModel(self.model)
+        for name in weights:
+            if name not in self.mixer.adapter_names:
+                await self.mixer.load_adapter_async(name, self.adapter(name).data, base_fingerprint=self.fingerprint)
+        self.mixer.set_adapters(weights)
+        return self.mixer
+
     async def lora_of(self, adapter: Adapter) -> EvermindLMLoRA:
         """The live adapter, made from its bytes the first time."""
         if adapter.lora is None:
@@ -88,16 +124,15 @@ class ModelSet:
     def dispose(self) -> None:
         """Free what lies on the device."""
         for adapter in self.adapters.values():
-            if adapter.lora is not None:
-                adapter.lora.dispose()
-                adapter.lora = None
+            self._drop(adapter)
+        self._drop(None)
         self.model.dispose()
 
     async def moved_to(self, backend: Backend | None) -> ModelSet:
         """The same set rebuilt from its bytes, for after the device was lost."""
         moved = await ModelSet.of_files(self.checkpoint, self.tokenizer.to_str().encode(), self.metadata, backend)
         moved.name, moved.saved = self.name, self.saved
-        moved.adapters = {n: Adapter(n, a.data, a.metadata, a.saved) for n, a in self.adapters.items()}
+        moved.adapters = {n: Adapter(n, a.data, a.metadata, a.saved, texts=a.texts) for n, a in self.adapters.items()}
         return moved
 
 

@@ -6,10 +6,11 @@ Numbers only. Everything here was chosen so that the whole story takes about a m
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from evermind_web.errors import InvalidArgumentError
+from evermind_web.generation import GenerationConfig
 
 # Size S of docs/architecture.md.
 MODEL: dict[str, int] = {
@@ -35,6 +36,7 @@ ADAPTER_LEARNING_RATE = 0.02
 
 # Optimizer steps of 8 windows. "quick" is for a first look; the others suit a GPU or patience.
 LENGTHS: dict[str, int] = {"quick": 40, "normal": 150, "long": 600}
+LOOKS = 10  # at held-out text, in a run
 MAX_STEPS = 100_000
 # A token is about 2.5 characters with 512 of them; no more text is encoded than the steps can read.
 CHARACTERS_PER_STEP = 8 * 64 * 3
@@ -59,16 +61,23 @@ def steps_for(length: str, steps: int | None) -> int:
 
 @dataclass(frozen=True)
 class Sampling:
-    """Checked sampling options: `temperature` 0 takes the likeliest token, `seed` in 0…2³²−1."""
+    """Checked sampling options: `temperature` 0 takes the likeliest token, `seed` in 0…2³²−1; the others are those of
+    `GenerationConfig`, which do nothing by default."""
 
     max_new_tokens: int = 120
     temperature: float = 0.8
     seed: int = 1
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
 
     @classmethod
     def of(cls, options: dict[str, Any]) -> Sampling:
         """From the page's options; missing ones get their default. Raises InvalidArgumentError by name."""
-        known = {k: options[k] for k in ("max_new_tokens", "temperature", "seed") if options.get(k) is not None}
+        known = {f.name: options[f.name] for f in fields(cls) if options.get(f.name) is not None}
         chosen = cls(**known)
         _integer("the number of tokens", chosen.max_new_tokens, 1, MAX_NEW_TOKENS)
         _integer("the seed", chosen.seed, 0, MAX_SEED)
@@ -77,7 +86,12 @@ class Sampling:
             raise InvalidArgumentError(f"the temperature must be a number from 0 to 5, got {temperature!r}")
         if not 0 <= temperature <= 5:
             raise InvalidArgumentError(f"the temperature must be from 0 to 5, got {temperature:g}")
+        chosen.config(None)
         return chosen
+
+    def config(self, stop_token: int | None) -> GenerationConfig:
+        """For a tokenizer's end-of-text token. Raises InvalidArgumentError naming the setting that is wrong."""
+        return GenerationConfig(**asdict(self), stop_token=stop_token)
 
 
 def _integer(what: str, value: Any, low: int, high: int) -> int:

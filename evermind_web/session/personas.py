@@ -1,0 +1,139 @@
+"""Personas: adapters with a colour and the texts that they learned from, which stay in this browser.
+
+What is known of a persona travels in its adapter's metadata, `persona`: {"colour", "texts": [{"id", "title", "words",
+"removed"}]}. The texts themselves are records of their own, named by their content, so that copies share them; an
+exported adapter does not carry them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import suppress
+from typing import Any
+
+from evermind_web.errors import EvermindError, RecordNotFoundError, StorageFullError
+from evermind_web.session.core import NO_MODEL, check_name
+from evermind_web.session.library import TEXT_PREFIX, Library, free_name
+from evermind_web.session.model_set import Adapter, ModelSet
+from evermind_web.session.progress import Report
+from evermind_web.session.texts import read_text
+
+
+class Personas:
+    """What the page does with personas, over a library."""
+
+    def __init__(self, library: Library) -> None:
+        self.library = library
+
+    async def learn(
+        self, data: str | bytes, name: str, options: dict[str, Any] | None = None, report: Report | None = None
+    ) -> dict[str, Any]:
+        """As `Session.personalize`, and the text is kept. With `go_on` the texts of before are learned again with it.
+
+        options: also `title` of the text, and `colour`. The persona is saved at once if its model is.
+        """
+        options, session = options or {}, self.library.session
+        text = read_text(data, options.get("name") or "the text")
+        before = self._current().adapters.get(name.strip()) if session.current else None
+        persona: dict[str, Any] = {"colour": options.get("colour") or "#2f5d8a", "texts": []}
+        kept: dict[str, str] = {}
+        whole = text
+        if options.get("go_on") and before is not None:
+            persona = {**persona, **before.metadata.get("persona", {})}
+            kept = await self._texts(before)
+            whole = "\n\n".join([*kept.values(), text])
+        result = await session.personalize(whole, name, options, report)
+        if not result["steps"]:
+            return result
+        adapter = self._current().adapter(result["name"])
+        identity = hashlib.sha256(text.encode()).hexdigest()[:16]
+        known = [t for t in persona["texts"] if t["id"] != identity]
+        title = options.get("title") or "pasted text"
+        persona["texts"] = [*known, {"id": identity, "title": title, "words": len(text.split())}]
+        adapter.metadata["persona"], adapter.texts = persona, {**kept, identity: text}
+        return result | await self._keep(adapter)
+
+    async def _keep(self, adapter: Adapter) -> dict[str, Any]:
+        notice = ""
+        if self._current().saved:
+            try:
+                await self.library.save_adapter(adapter)
+            except StorageFullError as error:
+                notice = f"“{adapter.name}” is not saved: {error}"
+        return {"notice": notice, "session": self.library.session.describe()}
+
+    async def _texts(self, adapter: Adapter) -> dict[str, str]:
+        """The texts that are still there, by id."""
+        found: dict[str, str] = {}
+        for entry in adapter.metadata.get("persona", {}).get("texts", []):
+            if entry.get("removed"):
+                continue
+            with suppress(RecordNotFoundError):
+                in_memory = adapter.texts.get(entry["id"])
+                stored = in_memory or (await self.library.store.load(TEXT_PREFIX + entry["id"]))[1].decode()
+                found[entry["id"]] = stored
+        return found
+
+    async def texts(self, name: str) -> list[dict[str, Any]]:
+        """The texts of a persona: id, title, words, and text ("" where it was removed)."""
+        adapter = self._current().adapter(name)
+        found = await self._texts(adapter)
+        return [{**t, "text": found.get(t["id"], "")} for t in adapter.metadata.get("persona", {}).get("texts", [])]
+
+    async def remove_text(self, name: str, identity: str) -> dict[str, Any]:
+        """Forget a text that a persona learned from; what it learned stays."""
+        adapter = self._current().adapter(name)
+        adapter.texts.pop(identity, None)
+        persona = adapter.metadata.get("persona", {"texts": []})
+        adapter.metadata["persona"] = {
+            **persona, "texts": [{**t, "removed": True} if t["id"] == identity else t for t in persona["texts"]]
+        }  # fmt: skip
+        if adapter.saved:
+            await self.library.save_adapter(adapter)
+        await self.library.drop_unused_texts()
+        return self.library.session.describe()
+
+    async def paint(self, name: str, colour: str) -> dict[str, Any]:
+        """Give a persona another colour."""
+        adapter = self._current().adapter(name)
+        adapter.metadata["persona"] = {"texts": [], **adapter.metadata.get("persona", {}), "colour": str(colour)[:20]}
+        if adapter.saved:
+            await self.library.save_adapter(adapter)
+        return self.library.session.describe()
+
+    async def duplicate(self, name: str) -> dict[str, Any]:
+        """A copy under the next free name, which learns on by itself."""
+        current = self._current()
+        source = current.adapter(name)
+        taken = {r.name for r in await self.library.store.list()} | set(current.adapters)
+        copy = Adapter(free_name(taken, check_name(name)), source.data, dict(source.metadata), texts=dict(source.texts))
+        current.put(copy)
+        return {"name": copy.name} | await self._keep(copy)
+
+    async def rename(self, old: str, new: str) -> dict[str, Any]:
+        """Of a persona that is saved, or only in memory."""
+        adapter = self._current().adapter(old)
+        if adapter.saved:
+            return await self.library.rename(old, new)
+        return self.library.rename_in_memory(old, check_name(new))
+
+    async def remove(self, name: str) -> tuple[dict[str, Any], bytes]:
+        """Delete a persona from memory and browser; the bytes bring it back with `Library.put_back`."""
+        current = self._current()
+        adapter = current.adapter(name)
+        if not adapter.saved:
+            raise EvermindError(f"Save the model in step 4 first, so that “{name}” can be brought back.")
+        undo = await self.library.snapshot(name)
+        await self.library.delete(name)
+        current.remove(name)
+        session = self.library.session
+        session.mix = {}
+        if session.active_adapter == name:
+            session.active_adapter = None
+        return session.describe(), undo
+
+    def _current(self) -> ModelSet:
+        current = self.library.session.current
+        if current is None:
+            raise EvermindError(NO_MODEL)
+        return current

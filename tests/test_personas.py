@@ -1,0 +1,248 @@
+"""Personas in CPython on NumPy: their texts, learning on, copies, mixing; backups; what a reader can look at."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from evermind_web.errors import EvermindError, FormatError, InvalidArgumentError
+from evermind_web.limbic.state import LIMBIC_DIM_NAMES, TRAITS
+from evermind_web.session import Face, Library, Session
+from evermind_web.session.mood import EXPERIENCES, Mood
+from evermind_web.session.personas import Personas
+from evermind_web.session.recipes import Sampling
+from evermind_web.store import MemoryStore
+
+SAMPLES = Path(__file__).parent.parent / "web" / "samples"
+TEXT = (SAMPLES / "alice.txt").read_text(encoding="utf-8")[:4000]
+OTHER = (SAMPLES / "time-machine.txt").read_text(encoding="utf-8")[:4000]
+
+
+async def personas(saved: bool = True) -> Personas:
+    """A model with one persona, "Wells", that knows one text."""
+    session = await Session.open("numpy")
+    await session.train(TEXT, {"steps": 2})
+    made = Personas(Library(session, MemoryStore()))
+    if saved:
+        await made.library.save("Alice")
+    await made.learn(OTHER, "Wells", {"steps": 2, "title": "machine.txt", "colour": "#aa0000"})
+    return made
+
+
+async def written(made: Personas, **options: Any) -> str:
+    return "".join([p async for p in made.library.session.stream("The", {"max_new_tokens": 16, **options})])
+
+
+async def kinds(made: Personas) -> list[str]:
+    return sorted(r.kind for r in await made.library.store.list())
+
+
+async def test_a_persona_of_a_saved_model_is_saved_at_once_with_its_text() -> None:
+    made = await personas()
+    assert await kinds(made) == ["adapter", "base", "text", "tokenizer"]
+    (adapter,) = made.library.session.describe()["adapters"]
+    assert adapter["saved"]
+    assert adapter["training"]["persona"]["colour"] == "#aa0000"
+    (text,) = await made.texts("Wells")
+    assert (text["title"], text["text"], text["words"]) == ("machine.txt", OTHER, len(OTHER.split()))
+    json.dumps(adapter)
+
+
+async def test_a_persona_of_an_unsaved_model_waits_for_it() -> None:
+    made = await personas(saved=False)
+    assert await kinds(made) == []
+    with pytest.raises(EvermindError, match="Save the model"):
+        await made.remove("Wells")
+    await made.library.save("Alice")
+    assert await kinds(made) == ["adapter", "base", "text", "tokenizer"]
+
+
+async def test_learning_on_starts_from_what_it_knows_and_keeps_both_texts() -> None:
+    made = await personas()
+    before = await written(made)
+    result = await made.learn(TEXT.upper(), "Wells", {"steps": 1, "title": "loud", "go_on": True})
+    first = made.library.session.describe()["adapters"][0]["training"]
+    assert [t["title"] for t in await made.texts("Wells")] == ["machine.txt", "loud"]
+    assert result["characters"] > len(OTHER) + len(TEXT)
+    assert first["persona"]["colour"] == "#aa0000"
+    assert await written(made) != before
+
+
+async def test_learning_on_does_not_begin_at_the_base() -> None:
+    made = await personas()
+    await made.learn(OTHER, "Wells", {"steps": 8})
+    fresh = await made.learn(OTHER + OTHER, "Fresh", {"steps": 1})
+    again = await made.learn(OTHER, "Wells", {"steps": 1, "go_on": True})
+    assert again["loss_before"] < fresh["loss_before"] - 0.01
+
+
+async def test_a_text_can_be_forgotten_while_a_copy_that_needs_it_keeps_it() -> None:
+    made = await personas()
+    copy = (await made.duplicate("Wells"))["name"]
+    assert copy == "Wells 2"
+    assert await written(made, adapter=copy) == await written(made, adapter="Wells")
+    (text,) = await made.texts("Wells")
+    await made.remove_text("Wells", text["id"])
+    assert (await made.texts("Wells"))[0]["text"] == ""
+    assert (await made.texts(copy))[0]["text"] == OTHER
+    await made.remove_text(copy, text["id"])
+    assert "text" not in await kinds(made)
+
+
+async def test_delete_and_put_back() -> None:
+    made = await personas()
+    text = await written(made)
+    description, undo = await made.remove("Wells")
+    assert description["adapters"] == []
+    assert await kinds(made) == ["base", "tokenizer"]
+    await made.library.put_back(undo)
+    assert await written(made, adapter="Wells") == text
+    assert (await made.texts("Wells"))[0]["text"] == OTHER
+
+
+async def test_rename_and_paint_reach_the_store() -> None:
+    made = await personas()
+    await made.rename("Wells", "H. G.")
+    await made.paint("H. G.", "#00aa00")
+    session = await Session.open("numpy")
+    again = Personas(Library(session, made.library.store))
+    await again.library.load("Alice")
+    (adapter,) = session.describe()["adapters"]
+    assert adapter["name"] == "H. G."
+    assert adapter["training"]["persona"]["colour"] == "#00aa00"
+    assert (await again.texts("H. G."))[0]["text"] == OTHER
+
+
+async def test_a_mix_of_everything_of_one_is_that_one() -> None:
+    made = await personas()
+    session = made.library.session
+    await made.learn(TEXT.upper(), "Loud", {"steps": 3})
+    alone = {name: await written(made, adapter=name) for name in ("Wells", "Loud")}
+    for name in alone:
+        session.set_mix({"Wells": float(name == "Wells"), "Loud": float(name == "Loud")})
+        assert await written(made) == alone[name]
+    session.set_mix({"Wells": 0.5, "Loud": 0.5})
+    assert session.describe()["mix"] == {"Wells": 0.5, "Loud": 0.5}
+    assert await written(made) not in ("", alone["Wells"])
+    assert session.set_adapter("Loud")["mix"] == {}
+    assert await written(made) == alone["Loud"]
+    with pytest.raises(InvalidArgumentError, match="no adapter called"):
+        session.set_mix({"Nobody": 1.0})
+
+
+async def test_three_sides_write_what_each_writes_alone() -> None:
+    made = await personas()
+    await made.learn(TEXT.upper(), "Loud", {"steps": 3})
+    options = {"max_new_tokens": 16, "adapter": "Wells", "second": "Loud"}
+    sides = {"base": "", "adapter": "", "second": ""}
+    async for side, piece in made.library.session.compare("The", options):
+        sides[side] += piece
+    assert sides["base"] == await written(made, adapter=None)
+    assert sides["adapter"] == await written(made, adapter="Wells")
+    assert sides["second"] == await written(made, adapter="Loud")
+
+
+async def test_backup_wipe_and_restore() -> None:
+    made = await personas()
+    text = await written(made)
+    backup = await made.library.backup()
+    await made.library.wipe()
+    assert await kinds(made) == []
+    assert not made.library.session.describe()["model"]["saved"]
+    with pytest.raises(FormatError):
+        await made.library.restore(backup[:-40])
+    clean = Personas(Library(await Session.open("numpy"), MemoryStore()))
+    assert sorted(await clean.library.restore(backup)) == ["Alice", "Wells"]
+    await clean.library.load("Wells")
+    assert await written(clean) == text
+    assert (await clean.texts("Wells"))[0]["text"] == OTHER
+
+
+async def test_a_runs_record_has_both_curves() -> None:
+    made = await personas()
+    record = made.library.session.describe()["adapters"][0]["training"]["record"]
+    assert [p[0] for p in record["points"]] == [1, 2]
+    assert all(len(p) == 3 and p[2] > 0 for p in record["points"])
+    assert record["held_out"][0][0] == 0
+    assert record["skipped"] == 0
+    await made.learn(OTHER, "Long", {"steps": 21})
+    steps = [p[0] for p in made.library.session.describe()["adapters"][1]["training"]["record"]["held_out"]]
+    assert steps[:3] == [0, 10, 20]
+
+
+async def test_token_shares_are_the_models_own_probabilities() -> None:
+    made = await personas()
+    session = made.library.session
+    shown = await session.token_shares("Alice was", None)
+    assert "".join(t["text"] for t in shown) == "Alice was"
+    assert all(0 < t["p"] <= t["others"][0][1] <= 1 for t in shown)
+    assert session.current is not None
+    ids = [session.current.tokenizer.bos_id, *session.current.tokenizer.encode("Alice was")]
+    logits = session.current.model.forward(ids)[0].astype(np.float64)
+    assert shown[0]["p"] == pytest.approx(np.exp(logits[ids[1]]) / np.exp(logits).sum(), rel=1e-4)
+    assert await session.token_shares("", None) == []
+
+
+async def test_expert_shares_sum_to_one_in_every_layer() -> None:
+    made = await personas()
+    shares = await made.library.session.expert_shares(TEXT, "Wells")
+    assert [len(row) for row in shares] == [4, 4]
+    assert [sum(row) for row in shares] == pytest.approx([1, 1], abs=1e-3)
+
+
+async def test_sampling_settings_are_named_when_they_are_wrong() -> None:
+    made = await personas()
+    assert await written(made, temperature=1.0, top_k=1) == await written(made, temperature=0.0)
+    for options, words in (({"top_p": 0}, "top_p"), ({"min_p": 1}, "min_p"), ({"top_k": -1}, "top_k")):
+        with pytest.raises(InvalidArgumentError, match=words):
+            await written(made, **options)
+
+
+# ---- mood -----------------------------------------------------------------------------------------------------
+
+
+async def test_feedback_moves_the_mood_as_it_was_taught_to() -> None:
+    plain = Sampling(temperature=1.0).config(None)
+    for name, wanted in EXPERIENCES.items():
+        mood = await Mood.learned()
+        before = dict(mood.describe(plain)["state"])
+        assert list(before) == list(LIMBIC_DIM_NAMES)
+        await mood.feel(name)
+        after = dict(mood.describe(plain)["state"])
+        for dimension, change in wanted.items():
+            assert (after[dimension] - before[dimension]) * change > 0 or after[dimension] in (0.0, 1.0), dimension
+    with pytest.raises(InvalidArgumentError, match="praise"):
+        await mood.feel("nonsense")
+
+
+async def test_traits_move_the_setpoint_and_rest_goes_back_to_it() -> None:
+    mood = await Mood.learned()
+    plain = Sampling(temperature=1.0).config(None)
+    calm = mood.describe(plain)["sampling"]["temperature"]
+    mood.set_traits({"openness": 100, "risk_tolerance": 100})
+    assert mood.describe(plain)["sampling"]["temperature"] > calm
+    assert dict(mood.describe(plain)["traits"]).keys() == set(TRAITS)
+    await mood.feel("blame")
+    for _ in range(20):
+        await mood.feel("rest")
+    shown = mood.describe(plain)
+    assert [v for _, v in shown["state"]] == pytest.approx([v for _, v in shown["setpoint"]], abs=1e-2)
+
+
+async def test_the_face_turns_the_mood_on_and_off() -> None:
+    face = await Face.open('{"backend": "numpy"}')
+    await face.session.train(TEXT, {"steps": 2})
+
+    async def call(method: str, **arguments: Any) -> Any:
+        return json.loads((await face.handle(1, method, json.dumps(arguments), [], lambda _: None))[0])["value"]
+
+    options = {"temperature": 1.0, "max_new_tokens": 24}
+    plain = "".join([p async for p in face.session.stream("The", options)])
+    await call("mood", on=True, traits={"openness": 100, "risk_tolerance": 100, "emotionality": 100})
+    assert "".join([p async for p in face.session.stream("The", options)]) != plain
+    assert await call("mood", on=False) is None
+    assert "".join([p async for p in face.session.stream("The", options)]) == plain
