@@ -47,6 +47,7 @@ def needed(dist: Path) -> list[str]:
 
 def make(folder: Path) -> None:
     """Fill `folder`, emptied first."""
+    folder = folder.resolve()  # the bundler runs elsewhere
     build()
     shutil.rmtree(folder, ignore_errors=True)
     for name in needed(DIST):
