@@ -212,7 +212,8 @@ moe_fwd = _op(
     "order:i (N*k) =, inverse:i (N*k) =, starts:i (E+1) =, hidden (N*(k+1), H) =",
     "router logits wr m, plus amplitude*u while training (u uniform in [-1, 1), drawn as in reference/noise.py); "
     "experts = the k largest, largest first, equal ones lowest index first; "
-    "gates = softmax over those; probs = softmax over all; out = a + shared(m) + sum gate*expert(m). "
+    "gates = softmax over those, NaN if any logit is; probs = softmax over all; "
+    "out = a + shared(m) + sum gate*expert(m). "
     "order = slots n*k+i sorted by expert, stable; inverse[slot] = its place in order; starts[e] = first place of e; "
     "hidden = relu(w1 m + b1): rows 0..N-1 of the shared expert, then one row per place of order",
     scalars=("H", "E", "k"), rtol=1e-4,
@@ -286,7 +287,7 @@ sample = _op(
     "top_p of the sum, of those p >= min_p (equal ones stay together); the first i where u*sum <= cumulative p, or the "
     "last that stays, u = draws[b, cursor] as uint32 / 2^32. token[b] = out[b, 0, cursor[b]] = choice; "
     "out[b, 1, cursor[b]] = bits of its log softmax(logits); counts[b, choice] += 1; cursor += 1. "
-    "-1 if a logit is not finite, -2 if the bias left no candidate",
+    "-1 if a logit, or a bias other than -inf, is not finite, -2 if the bias left no candidate",
 )  # fmt: skip
 limbic_fwd = _op(
     "limbic_fwd", "x (N, I), h (N, H), s (N, A), W (M)", "hidden (N, H) =, delta (N, A) =, reward (N) =",

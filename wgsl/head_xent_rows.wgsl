@@ -29,7 +29,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
     let start = min(local, shape.rows - 1u) * shape.v;
     let weight = weights[row];
     let target_id = targets[row];
-    let scored = inside && target_id != IGNORE && weight != 0.0;
+    let scored = inside && target_id != IGNORE && (bitcast<u32>(weight) & 0x7fffffffu) != 0u; // NaN is not 0
     let count = select(0u, shape.v, scored);
 
     var best = vec2<f32>(LOWEST, 0.0); // the largest logit, and 1 if one is not finite

@@ -29,11 +29,13 @@ fn choose(row: u32) {
     let logits = row * moe.e;
     var worst_key = 0xffffffffu;
     var worst = 0u;
+    var bad = false; // a logit is NaN: the expert that it belongs to is passed over, but the gates tell
     for (var i = 0u; i < moe.k; i++) {
         var best_key = 0u;
         var best = moe.e;
         for (var e = 0u; e < moe.e; e++) {
             let key = key_of(probs[logits + e]);
+            bad = bad || key == 0u;
             let open = i == 0u || key < worst_key || (key == worst_key && e > worst); // comes after the last one chosen
             if (open && (best == moe.e || key > best_key)) {
                 best_key = key;
@@ -51,7 +53,10 @@ fn choose(row: u32) {
         gates[row * moe.k + i] = value;
         sum += value;
     }
-    for (var i = 0u; i < moe.k; i++) { gates[row * moe.k + i] /= sum; }
+    for (var i = 0u; i < moe.k; i++) {
+        let at = row * moe.k + i;
+        gates[at] = select(gates[at] / sum, bitcast<f32>(0x7fc00000u | i), bad);
+    }
     sum = 0.0;
     for (var e = 0u; e < moe.e; e++) {
         let value = exp(probs[logits + e] - top);

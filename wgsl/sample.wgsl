@@ -102,7 +102,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     var best = Peak(LOWEST, shape.v - 1u);
     var raw = Peak(LOWEST, shape.v - 1u);
     for (var i = begin; i < end; i++) {
-        if (not_finite(logits[row + i])) { atomicStore(&bad, 1u); }
+        let forbidden = bias[i] == 0xff800000u; // -inf
+        if (not_finite(logits[row + i]) || (not_finite(bias[i]) && !forbidden)) { atomicStore(&bad, 1u); }
         let logit = bitcast<f32>(logits[row + i]);
         if (logit > raw.value) { raw = Peak(logit, i); }
         let value = score(row, i);

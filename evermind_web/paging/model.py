@@ -165,6 +165,8 @@ class PagedEvermindLM(LanguageModel):
             logits = router_logits(x, w.router)
             chosen = choose_experts(logits, k)
             gates = softmax(np.take_along_axis(logits, chosen, axis=1)).ravel()
+            if np.isnan(logits).any():  # as in moe_fwd
+                gates[...] = np.nan
             result[:rows] = on_a[:rows] + _apply(w.shared, x)
             order, which = np.argsort(chosen.ravel(), kind="stable"), chosen.ravel()
             for expert in np.unique(which).tolist():  # ascending: the order of `ops.moe_fwd`, so the same sums

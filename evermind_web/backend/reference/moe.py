@@ -86,6 +86,7 @@ def moe_fwd(
     experts[...] = choose_experts(logits, k)
     gates[...] = softmax(np.take_along_axis(logits, experts, axis=1))
     probs[...] = softmax(logits)
+    gates[np.isnan(probs[:, 0])] = np.nan  # a NaN score is never the largest: the expert is passed over, not the fault
     order[...] = np.argsort(experts.ravel(), kind="stable")
     inverse[order] = np.arange(N * k, dtype=np.int32)
     starts[0] = 0

@@ -41,7 +41,7 @@ def log_softmax(logits: Array) -> F64:
 
 def choose(logits: Array, sampling: Array, draw: int, bias: Array, counts: Array) -> int:
     """One token id from logits (V). The sums of the draw run in index order, as the reference's do."""
-    if not np.isfinite(logits).all():
+    if not np.isfinite(logits).all() or not (bias < np.inf).all():
         return NOT_FINITE
     s = {name: float(sampling[slot]) for name, slot in SAMPLING.items()}
     scores = penalized(logits.astype(np.float64) + bias, counts, s)
