@@ -45,7 +45,9 @@ def start(sweep: Sweep, job: dict[str, Any]) -> subprocess.Popen[bytes]:
 
 def run_all(sweep: Sweep) -> None:
     """All runs of the plan; what has not ended at the limit is killed."""
-    waiting, running, done = list(sweep.plan["runs"]), {}, set()
+    waiting: list[dict[str, Any]] = list(sweep.plan["runs"])
+    running: dict[str, subprocess.Popen[bytes]] = {}
+    done: set[str] = set()
     while (waiting or running) and sweep.left() > 0:
         for job in [j for j in waiting if done.issuperset(j.get("teachers", []))]:
             waiting.remove(job)

@@ -59,8 +59,8 @@ def to_evl0(
     """
     found = {}
     for name, values in state.items():
-        for prefix in PREFIXES:
-            name = name.removeprefix(prefix)
+        while name.startswith(PREFIXES):
+            name = name.split(".", 1)[1]
         renamed = name if rename is None else rename(name)
         if renamed is not None:
             found[renamed] = values

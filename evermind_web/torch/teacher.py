@@ -76,7 +76,7 @@ class Transformer(nn.Module):
     def features(self, tokens: Tensor) -> tuple[Tensor, list[Routing]]:
         """What the tied head takes (B, T, D) for ids (B, T), and no routings. T at most twice the window."""
         x = F.dropout(F.embedding(tokens, self.token_embedding.weight), self.dropout, self.training)
-        cos, sin = self.cos[: tokens.shape[1]], self.sin[: tokens.shape[1]]  # type: ignore[index]
+        cos, sin = self.cos[: tokens.shape[1]], self.sin[: tokens.shape[1]]
         for block in self.layers:
             x = block(x, cos, sin)
         return rmsnorm(x, self.norm), []
