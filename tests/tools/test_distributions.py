@@ -116,7 +116,7 @@ def test_both_wheels_run_the_command_line(python: Path, desktop_wheel: Path, tmp
 
 def test_source_distribution_builds_the_same_wheel_without_node(sdist: Path, page_wheel: Path, tmp_path: Path) -> None:
     with tarfile.open(sdist) as archive:
-        archive.extractall(tmp_path, filter="data")
+        archive.extractall(tmp_path, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
     (source,) = tmp_path.iterdir()
     assert not (source / "node_modules").exists()
     assert (source / "tests").is_dir()
