@@ -346,7 +346,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=1, help="a client's passes over its text in a round")
     parser.add_argument("--method", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument(
-        "--local", type=int, nargs="+", default=[2], help="passes of clients left to themselves, for the first method"
+        "--local", type=int, nargs="*", default=[2], help="passes of clients left to themselves, for the first method"
     )
     parser.add_argument("-o", "--output", type=Path, help="JSON with everything")
     parser.add_argument("--svg", type=Path, help="the curves")
