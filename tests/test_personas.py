@@ -233,8 +233,8 @@ async def test_traits_move_the_setpoint_and_rest_goes_back_to_it() -> None:
     assert [v for _, v in shown["state"]] == pytest.approx([v for _, v in shown["setpoint"]], abs=1e-2)
 
 
-async def test_the_face_turns_the_mood_on_and_off() -> None:
-    face = await Face.open('{"backend": "numpy"}')
+async def test_the_face_turns_the_mood_on_and_off(tmp_path: Path) -> None:
+    face = await Face.open(json.dumps({"backend": "numpy", "store": str(tmp_path)}))
     await face.session.train(TEXT, {"steps": 2})
 
     async def call(method: str, **arguments: Any) -> Any:

@@ -50,7 +50,11 @@ def moe_fwd(shapes: Shapes, scalars: tuple[int, ...]) -> Plan:
     return Plan(
         (
             Dispatch(
-                "moe_fwd_route", (m, weights, noise, experts, gates, probs), row_grid(at.n, lanes), uniform, {"LANES": lanes}
+                "moe_fwd_route",
+                (m, weights, noise, experts, gates, probs),
+                row_grid(at.n, lanes),
+                uniform,
+                {"LANES": lanes},
             ),
             Dispatch("moe_fwd_sort", (experts, order, inverse, starts), (at.e, 1, 1), uniform),
             Dispatch(
