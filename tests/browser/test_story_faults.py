@@ -46,7 +46,7 @@ async def test_bad_texts_get_a_sentence_and_the_model_stays(story: StoryPage, tm
     assert await story.part("output").inner_text() == text
 
 
-async def test_bad_files_are_called_what_they_are(story: StoryPage, tmp_path: Path) -> None:
+async def test_ck1_ck8_bad_files_are_called_what_they_are(story: StoryPage, tmp_path: Path) -> None:
     await story.save("Times")
     exported = await story.export("Times", tmp_path)
     bad = {
@@ -63,7 +63,7 @@ async def test_bad_files_are_called_what_they_are(story: StoryPage, tmp_path: Pa
     await expect(story.part("saved-item")).to_have_count(1)
 
 
-async def test_an_adapter_of_another_base_is_refused(story: StoryPage, tmp_path: Path) -> None:
+async def test_tr13_an_adapter_of_another_base_is_refused(story: StoryPage, tmp_path: Path) -> None:
     await story.part("personalize-text").fill(TEXT.upper())
     await story.part("adapter-name").fill("Loud")
     await story.learn("personalize", 1)
@@ -84,7 +84,7 @@ async def test_an_adapter_of_another_base_is_refused(story: StoryPage, tmp_path:
     await expect(story.part("saved-item")).to_have_count(0)
 
 
-async def test_a_full_disk_says_so_and_what_was_saved_still_loads(story: StoryPage, server: str) -> None:
+async def test_db1_a_full_disk_says_so_and_what_was_saved_still_loads(story: StoryPage, server: str) -> None:
     session = await story.page.context.new_cdp_session(story.page)
     # Room for one model of 0.75 MB, set before the first save: Chromium remembers for a while how much there was.
     await session.send("Storage.overrideQuotaForOrigin", {"origin": server.rstrip("/"), "quotaSize": 2**20})
@@ -98,7 +98,7 @@ async def test_a_full_disk_says_so_and_what_was_saved_still_loads(story: StoryPa
     assert len(await story.part("output").inner_text()) > 20
 
 
-async def test_data_that_the_browser_dropped_is_missed_by_name(story: StoryPage, server: str) -> None:
+async def test_db4_data_that_the_browser_dropped_is_missed_by_name(story: StoryPage, server: str) -> None:
     await story.save("Times")
     session = await story.page.context.new_cdp_session(story.page)
     await story.page.goto("/__test__/blank.html")
@@ -108,7 +108,7 @@ async def test_data_that_the_browser_dropped_is_missed_by_name(story: StoryPage,
     await expect(story.part("generate")).to_be_disabled()
 
 
-async def test_a_wheel_that_is_missing_on_the_server_is_named(page: Page, page_log: PageLog) -> None:
+async def test_py10_a_wheel_that_is_missing_on_the_server_is_named(page: Page, page_log: PageLog) -> None:
     async def gone(route: Route) -> None:
         await route.fulfill(status=404, content_type="text/html", body="<h1>Not found</h1>")
 
@@ -175,7 +175,7 @@ async def test_gp6_learning_survives_a_lost_gpu(page: Page) -> None:
     assert await story.part("output").inner_text() == learned
 
 
-async def test_the_page_needs_no_jspi(page: Page) -> None:
+async def test_py6_the_page_needs_no_jspi(page: Page) -> None:
     await change_worker(page.context, "delete WebAssembly.Suspending; delete WebAssembly.promising;")
     story = StoryPage(page)
     await story.open(NUMPY)
@@ -188,7 +188,7 @@ async def test_the_page_needs_no_jspi(page: Page) -> None:
     await story.save("Times")
 
 
-async def test_a_browser_with_webgpu_but_no_adapter_uses_numpy(browser: Browser, server: str) -> None:
+async def test_gp11_a_browser_with_webgpu_but_no_adapter_uses_numpy(browser: Browser, server: str) -> None:
     context = await open_context(browser, server)
     try:
         page = await context.new_page()
