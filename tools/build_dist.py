@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from tools import bytecode, declarations, distributions, runtime
+from tools import bytecode, declarations, distributions, runtime, sbom
 from tools.common import CACHE, DIST, NODE_MODULES, ROOT, ToolError, fail, megabytes, say, sha256
 from tools.csp import policy
 
@@ -263,6 +263,7 @@ def plan_site(wheel: Path, cdn: bool, with_copy: bool) -> Plan:
     plan = {**plan_page(policy(origin)), **plan_libraries(), **plan_runtime(wheel, cdn, with_copy)}
     plan.update(declarations.build())
     plan["THIRD_PARTY_LICENSES.txt"] = licences(wheels)
+    plan["sbom.cdx.json"] = as_json(sbom.sbom(wheel.name.split("-")[1], wheels, LIBRARIES))
     package = COMPILED if with_copy else PACKAGE
     manifest = {
         "version": wheel.name.split("-")[1],
