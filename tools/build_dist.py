@@ -46,6 +46,9 @@ PACKAGE = "evermind-web"
 COMPILED = "evermind-web-bytecode"
 LIBRARIES = ("comlink", "idb", "uplot")
 BENCH = ("bench.html", "bench.mjs", "bench_worker.mjs", "measure.py")
+VERSION_PLACE = b'"SHA-256 of evermind.json"'
+SHIPPED = "models/evermind-base"
+NOT_OFFLINE = ("models/", "examples/", "bench", "measure.py", "THIRD_PARTY", "sbom", "service-worker.js")
 KEPT = ("models",)  # folders of dist/ that other commands fill
 
 Plan = dict[str, bytes]
@@ -211,6 +214,27 @@ def bytes_without_models(plan: Plan) -> int:
     return sum(len(data) for name, data in plan.items() if not name.startswith("models/"))
 
 
+def shipped_model(plan: Plan) -> dict[str, Any] | None:
+    """Return what the page has to know of the model that comes with it, None if there is none."""
+    card = plan.get(f"{SHIPPED}.json")
+    if card is None or f"{SHIPPED}.evl0" not in plan:
+        return None
+    known = json.loads(card)
+    fields = ("name", "title", "parameters", "fingerprint", "model", "tokenizer")
+    return {"folder": "models/", **{field: known[field] for field in fields}}
+
+
+def offline_files(plan: Plan, unused_wheel: str) -> dict[str, str]:
+    """Return name → SHA-256 of all that the page needs without a network; models are kept in its store instead."""
+    return {
+        name: sha256(data)
+        for name, data in sorted(plan.items())
+        if not name.startswith(NOT_OFFLINE)
+        and not name.endswith((".d.ts", ".d.mts"))
+        and Path(name).name != unused_wheel
+    }
+
+
 def as_json(value: Any) -> bytes:
     """Return indented JSON with a newline at its end."""
     return (json.dumps(value, indent=1) + "\n").encode()
@@ -278,8 +302,14 @@ def plan_site(wheel: Path, cdn: bool, with_copy: bool) -> Plan:
         "lock_file_url": "pyodide/pyodide-lock.json",
         "total_bytes": bytes_without_models(plan),
         "startup_bytes": startup_bytes(plan, package),
+        "shipped": shipped_model(plan),
+        "files": offline_files(plan, wheel.name if with_copy else ""),
     }
     plan["evermind.json"] = as_json(manifest)
+    worker = plan["service-worker.js"]
+    if worker.count(VERSION_PLACE) != 1:
+        raise ToolError(f"web/service-worker.js lacks the place for its version, {VERSION_PLACE.decode()}")
+    plan["service-worker.js"] = worker.replace(VERSION_PLACE, f'"{sha256(plan["evermind.json"])}"'.encode())
     return plan
 
 

@@ -1,13 +1,19 @@
-// The demo page: starts the model and hands it to the four views. Uses nothing of the model but evermind.mjs.
+// The demo page: starts the model and hands it to the views. Uses nothing of the model but evermind.mjs and studio.mjs.
 
 import { load } from "./evermind.mjs";
+import { workOffline } from "./pwa.mjs";
+import { createStudio } from "./studio.mjs";
 import { query, part, sentence } from "./views/dom.mjs";
 import * as format from "./views/format.mjs";
 import { showError, showNotice } from "./views/messages.mjs";
+import { createMood } from "./views/mood.mjs";
 import { createPersonalize } from "./views/personalize.mjs";
+import { createRecord } from "./views/record.mjs";
 import { createSaved } from "./views/saved.mjs";
+import { createStart } from "./views/start.mjs";
 import { createStore } from "./views/state.mjs";
 import { createTeach, hasUnsaved } from "./views/teach.mjs";
+import { createTokens } from "./views/tokens.mjs";
 import { createWrite } from "./views/write.mjs";
 
 /** @typedef {import("./evermind.mjs").Evermind} Evermind */
@@ -20,12 +26,17 @@ const em = () => {
   if (!evermind) throw new Error("The model is still starting. Try again in a moment.");
   return evermind;
 };
+const studio = () => createStudio(em());
 const store = createStore({ ready: false, busy: "", said: "", session: null, saved: [] });
 
-createTeach(em, store);
-createWrite(em, store);
-createPersonalize(em, store);
-const saved = createSaved(em, store);
+const record = createRecord(studio, store);
+createTeach(em, store, record);
+const write = createWrite(em, store);
+createTokens(studio, store, write.text);
+createPersonalize(em, studio, store, record, () => saved.refresh());
+const saved = createSaved(em, studio, store);
+const first = createStart(em, store, saved.refresh);
+createMood(studio, store);
 const status = part("status", HTMLElement);
 
 store.subscribe(({ ready, busy, said }) => {
@@ -43,6 +54,8 @@ const STATUS = {
   write: "Writing…",
   compare: "Writing twice…",
   load: "Loading…",
+  fetch: "Fetching the shipped model…",
+  look: "Looking at it token by token…",
 };
 
 /** @param {LoadProgress} p */
@@ -60,7 +73,8 @@ function showBackend({ backend, adapterName, fallbackReason }) {
   query("#backend-text", HTMLElement).textContent = gpu ? `WebGPU · ${adapterName}` : "NumPy · on the processor";
   const reason = query("#backend-reason", HTMLElement);
   reason.hidden = !fallbackReason;
-  reason.textContent = fallbackReason ? `${sentence(fallbackReason)} It works, only slower.` : "";
+  const hint = /processor/.test(fallbackReason) ? "To use it anyway, add ?backend=webgpu to the address." : "It works, only slower.";
+  reason.textContent = fallbackReason ? `${sentence(fallbackReason)} ${hint}` : "";
 }
 
 async function start() {
@@ -84,8 +98,9 @@ async function start() {
   evermind.addEventListener("lost", (event) => showNotice(sentence(/** @type {CustomEvent} */ (event).detail)));
   showBackend(evermind.info);
   query("#about", HTMLElement).textContent = `Evermind ${evermind.info.version}. Python, WebAssembly and WebGPU in this page.`;
-  await saved.refresh();
+  await Promise.all([saved.refresh(), first.offer()]);
   store.set({ session: evermind.info, ready: true });
+  void workOffline(() => !store.get().busy && !hasUnsaved(store));
   saved.checkRemembered();
 }
 

@@ -19,7 +19,11 @@ import * as Comlink from "./vendor/comlink.mjs";
  * @property {number | null} firstLoss @property {number | null} lastLoss
  * @property {number} unigram what guessing by frequency alone would cost
  * @property {number} characters of the text
+ * @property {RunRecord} record @property {Persona} [persona] @property {string} [notice] why it is not saved
  */
+/** @typedef {{points: number[][], heldOut: number[][], skipped: number}} RunRecord [step, loss, gradient norm], [step, loss] */
+/** @typedef {{id: string, title: string, words: number, removed?: boolean}} PersonaText */
+/** @typedef {{colour: string, texts: PersonaText[]}} Persona */
 /** @typedef {{name: string, saved: boolean, bytes: number, training: Partial<TrainingResult>}} AdapterInfo */
 /**
  * @typedef {object} ModelInfo
@@ -32,12 +36,15 @@ import * as Comlink from "./vendor/comlink.mjs";
  * @property {string} backend "webgpu" or "numpy" @property {string} adapterName of the GPU
  * @property {string} fallbackReason why not WebGPU; "" if it runs or was not wanted
  * @property {ModelInfo | null} model @property {AdapterInfo[]} adapters @property {string | null} activeAdapter
+ * @property {Record<string, number>} mix weights of adapters that write together; {} for the active one
  */
 /**
  * @typedef {object} Progress
  * @property {"tokenizer" | "encode" | "train" | "evaluate"} phase
  * @property {number} step @property {number} totalSteps
- * @property {[number, number][]} [points] [step, loss] since the report before
+ * @property {[number, number, number][]} [points] [step, loss, gradient norm] since the report before
+ * @property {[number, number][]} [heldOut] [step, loss on held-out text] since the report before
+ * @property {number} [skipped] steps whose gradients overflowed
  * @property {number} [tokensPerSecond] @property {number} [secondsLeft]
  * @property {string} [notice] the GPU was lost, and learning goes on: from which step, on what
  */
@@ -49,10 +56,17 @@ import * as Comlink from "./vendor/comlink.mjs";
  * @property {number} [seed] @property {AbortSignal} [signal] @property {(progress: Progress) => void} [onProgress]
  */
 /**
+ * @typedef {object} PersonaOptions
+ * @property {string} name @property {string} [title] of the text @property {string} [colour] "#rrggbb"
+ * @property {boolean} [goOn] start from what the adapter of that name knows, and learn its texts again with this one
+ */
+/**
  * @typedef {object} WriteOptions
  * @property {number} [maxNewTokens] default 120 @property {number} [temperature] default 0.8; 0 is greedy
  * @property {number} [seed] default 1 @property {AbortSignal} [signal]
  * @property {string | null} [adapter] name; null for the bare model; left out: the active one
+ * @property {number} [topK] @property {number} [topP] @property {number} [minP] what is cut off; off by default
+ * @property {number} [repetitionPenalty] @property {number} [frequencyPenalty] @property {number} [presencePenalty]
  */
 /**
  * @typedef {object} SavedItem
@@ -142,7 +156,7 @@ export class Evermind extends EventTarget {
 
   /** Reject, with the reason, if `text` cannot be learned from. @param {string} text */
   async checkText(text) {
-    await this.#call("check_text", { text });
+    await this.request("check_text", { text });
   }
 
   /**
@@ -155,16 +169,20 @@ export class Evermind extends EventTarget {
 
   /**
    * Teach an adapter called `name` a second text; the model itself stays as it is.
-   * @param {Text} text @param {TrainOptions & {name: string}} options @returns {Promise<TrainingResult>}
+   * @param {Text} text @param {TrainOptions & PersonaOptions} options @returns {Promise<TrainingResult>}
    */
   async personalize(text, options) {
-    return this.#learn("personalize", text, { name: options.name }, options);
+    const { name, title, colour, goOn } = options;
+    return this.#learn("personalize", text, { name }, options, { title, colour, go_on: goOn });
   }
 
-  /** @param {string} method @param {Text} text @param {object} extra @param {TrainOptions} options */
-  async #learn(method, text, extra, { length, steps, seed, signal, onProgress }) {
+  /**
+   * @param {string} method @param {Text} text @param {object} extra @param {TrainOptions} options @param {object} [more]
+   */
+  async #learn(method, text, extra, { length, steps, seed, signal, onProgress }, more = {}) {
     const name = text instanceof File ? text.name : undefined;
-    const args = { ...extra, ...(typeof text === "string" ? { text } : {}), options: { length, steps, seed, name } };
+    const chosen = { length, steps, seed, name, ...more };
+    const args = { ...extra, ...(typeof text === "string" ? { text } : {}), options: chosen };
     /** @param {Progress} progress */
     const report = (progress) => {
       onProgress?.(progress);
@@ -172,7 +190,7 @@ export class Evermind extends EventTarget {
       if (progress.notice) void this.#recovered(progress.notice);
     };
     const buffers = typeof text === "string" ? [] : [await bytesOf(text)];
-    return this.#call(method, args, { buffers, signal, onEvent: report });
+    return this.request(method, args, { buffers, signal, onEvent: report });
   }
 
   // ---- writing ----------------------------------------------------------------------------------------------
@@ -186,9 +204,9 @@ export class Evermind extends EventTarget {
   }
 
   /**
-   * Continue `prompt` without and then with an adapter, from the same seed.
-   * @param {string} prompt @param {WriteOptions} [options]
-   * @returns {AsyncGenerator<{side: "base" | "adapter", text: string}, void>}
+   * Continue `prompt` without and then with an adapter, and with a `second` one if there is any, from the same seed.
+   * @param {string} prompt @param {WriteOptions & {second?: string}} [options]
+   * @returns {AsyncGenerator<{side: "base" | "adapter" | "second", text: string}, void>}
    */
   compare(prompt, options = {}) {
     return this.#stream("compare", prompt, options);
@@ -196,18 +214,18 @@ export class Evermind extends EventTarget {
 
   /** Choose the adapter that writes; null for the bare model. @param {string | null} name */
   async setAdapter(name) {
-    await this.#call("set_adapter", { name });
+    await this.request("set_adapter", { name });
   }
 
   /** @param {string} method @param {string} prompt @param {WriteOptions} options @returns {AsyncGenerator<any, void>} */
-  async *#stream(method, prompt, { maxNewTokens, temperature, seed, adapter, signal }) {
+  async *#stream(method, prompt, { signal, ...options }) {
     const stopped = new AbortController();
-    const args = { prompt, options: { max_new_tokens: maxNewTokens, temperature, seed, adapter } };
+    const args = { prompt, options: snakeCase(options) };
     /** @type {any[]} */
     const pieces = [];
     let wake = () => {};
     let running = true;
-    const done = this.#call(method, args, {
+    const done = this.request(method, args, {
       signal: signal ? AbortSignal.any([signal, stopped.signal]) : stopped.signal,
       onEvent: (event) => {
         pieces.push(event);
@@ -234,33 +252,33 @@ export class Evermind extends EventTarget {
 
   /** Save model, tokenizer and adapters in this browser. @param {string} name */
   async save(name) {
-    await this.#call("save", { name });
+    await this.request("save", { name });
   }
 
   /** Saved models and adapters, newest first. @returns {Promise<SavedItem[]>} */
   async list() {
-    return this.#call("list", {});
+    return this.request("list", {});
   }
 
   /** Load a model with its adapters, or an adapter with its model. @param {string} name */
   async load(name) {
-    await this.#call("load", { name });
+    await this.request("load", { name });
   }
 
   /** @param {string} oldName @param {string} newName */
   async rename(oldName, newName) {
-    await this.#call("rename", { old: oldName, new: newName });
+    await this.request("rename", { old: oldName, new: newName });
   }
 
   /** Delete from this browser; what is in memory stays. @param {string} name */
   async delete(name) {
-    await this.#call("delete", { name });
+    await this.request("delete", { name });
   }
 
   /** One file that `importFile` reads. @param {string} name @returns {Promise<{filename: string, bytes: Uint8Array}>} */
   async exportFile(name) {
     let payload = new Uint8Array();
-    const { filename } = await this.#call("export", { name }, { onBytes: (bytes) => (payload = bytes) });
+    const { filename } = await this.request("export", { name }, { onBytes: (bytes) => (payload = bytes) });
     return { filename, bytes: payload };
   }
 
@@ -272,12 +290,12 @@ export class Evermind extends EventTarget {
    */
   async importFile(file, tokenizer) {
     const buffers = [await bytesOf(file), ...(tokenizer ? [await bytesOf(tokenizer)] : [])];
-    return this.#call("import", { filename: file.name }, { buffers });
+    return this.request("import", { filename: file.name }, { buffers });
   }
 
   /** @returns {Promise<StorageInfo>} */
   async storage() {
-    return this.#call("storage", {});
+    return this.request("storage", {});
   }
 
   /** Ask the browser not to evict what is saved. @returns {Promise<boolean>} whether it promised that */
@@ -287,7 +305,7 @@ export class Evermind extends EventTarget {
 
   /** The text in a file, or an error that says what it is instead. @param {File} file @returns {Promise<string>} */
   async readText(file) {
-    return this.#call("read_text", { name: file.name }, { buffers: [await bytesOf(file)] });
+    return this.request("read_text", { name: file.name }, { buffers: [await bytesOf(file)] });
   }
 
   /** End the worker and free the GPU. */
@@ -299,11 +317,12 @@ export class Evermind extends EventTarget {
   // ---- the wire ---------------------------------------------------------------------------------------------
 
   /**
+   * Call a method of the Python session by name; what the methods above, and studio.mjs, are made of.
    * @param {string} method @param {object} args
    * @param {object} [options] @param {Uint8Array[]} [options.buffers] @param {AbortSignal} [options.signal]
    * @param {(event: any) => void} [options.onEvent] @param {(bytes: Uint8Array<ArrayBuffer>) => void} [options.onBytes]
    */
-  async #call(method, args, { buffers = [], signal, onEvent = () => {}, onBytes = () => {} } = {}) {
+  async request(method, args, { buffers = [], signal, onEvent = () => {}, onBytes = () => {} } = {}) {
     const id = this.#nextCall++;
     const stop = () => void this.#remote.stop(id);
     this.#listeners.set(id, onEvent);
@@ -335,7 +354,7 @@ export class Evermind extends EventTarget {
   /** The worker has opened a device again; find out which. @param {string} message */
   async #recovered(message) {
     this.dispatchEvent(new CustomEvent("lost", { detail: message }));
-    await this.#call("describe", {}).catch(() => {});
+    await this.request("describe", {}).catch(() => {});
   }
 }
 
@@ -347,12 +366,22 @@ function valueOf(answer, bare) {
   return camelCase(bare ? parsed : parsed.value);
 }
 
-/** Python's snake_case keys as JavaScript's. @param {any} value @returns {any} */
+/** Python's snake_case keys as JavaScript's; those of `mix` are names. @param {any} value @returns {any} */
 function camelCase(value) {
   if (Array.isArray(value)) return value.map(camelCase);
   if (value === null || typeof value !== "object") return value;
-  const entries = Object.entries(value);
-  return Object.fromEntries(entries.map(([k, v]) => [k.replace(/_([a-z])/g, (_, c) => c.toUpperCase()), camelCase(v)]));
+  const entries = Object.entries(value).map(([k, v]) => [
+    k.replace(/_([a-z])/g, (_, c) => c.toUpperCase()),
+    k === "mix" ? v : camelCase(v),
+  ]);
+  return Object.fromEntries(entries);
+}
+
+/** @param {Record<string, unknown>} options the keys as Python's */
+export function snakeCase(options) {
+  return Object.fromEntries(
+    Object.entries(options).map(([k, v]) => [k.replace(/[A-Z]/g, (c) => `_${c.toLowerCase()}`), v]),
+  );
 }
 
 /** @param {Blob | Uint8Array} data @returns {Promise<Uint8Array>} */

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from evermind_web.errors import ConfigMismatchError, FormatError
+from evermind_web.formats import strict_json
 from evermind_web.formats.evl0 import inspect_evl0
 from evermind_web.formats.lora_blob import read_lora
 from evermind_web.formats.sniff import describe
@@ -99,13 +100,21 @@ def _unpack_zip(data: bytes, filename: str) -> Package:
             stored = all(i.compress_type == zipfile.ZIP_STORED for i in infos)
             if not stored or sum(i.file_size for i in infos) > len(data):
                 raise FormatError(f"{filename} was packed again by another program. Import the exported file itself.")
-            manifest = json.loads(archive.read(MANIFEST))
+            manifest = strict_json.loads(archive.read(MANIFEST).decode())
             _check_manifest(manifest, filename)
             paths = [m["path"] for m in manifest["members"]]
             if sorted([MANIFEST, *paths]) != sorted(i.filename for i in infos):  # also one that is named twice
                 raise FormatError(f"{damaged}: what it holds is not what its manifest lists. Export it again.")
             files = {path: archive.read(path) for path in paths}
-    except (zipfile.BadZipFile, EOFError, ValueError, KeyError, TypeError) as error:
+    except (
+        zipfile.BadZipFile,
+        EOFError,
+        ValueError,
+        KeyError,
+        TypeError,
+        RecursionError,
+        NotImplementedError,
+    ) as error:
         if isinstance(error, FormatError):
             raise
         raise FormatError(f"{damaged} ({error}). Export or download it again.") from None

@@ -16,6 +16,7 @@ import os
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import pytest_asyncio
@@ -112,9 +113,15 @@ async def browser_without_webgpu(playwright: Playwright) -> AsyncIterator[Browse
     await opened.close()
 
 
-async def open_context(browser: Browser, server: str) -> BrowserContext:
-    """Return a fresh profile with the configured viewport and time limits; relative addresses work in it."""
-    context = await browser.new_context(base_url=server, viewport=config.VIEWPORT, accept_downloads=True)
+async def open_context(browser: Browser, server: str, offline: bool = False) -> BrowserContext:
+    """Return a fresh profile with the configured viewport and time limits; relative addresses work in it.
+
+    `offline`: with service workers, which hide requests from a test and take room in the store.
+    """
+    workers: Literal["allow", "block"] = "allow" if offline else "block"
+    context = await browser.new_context(
+        base_url=server, viewport=config.VIEWPORT, accept_downloads=True, service_workers=workers
+    )
     context.set_default_timeout(config.ACTION_TIMEOUT_MS)
     return context
 

@@ -35,7 +35,8 @@ async def test_the_whole_story(
         page = await context.new_page()
         log = PageLog(page, server)
         story = StoryPage(page)
-        await story.open()
+        # A software adapter is only used where it is asked for.
+        await story.open("/?backend=webgpu" if backend == "webgpu" else "/")
         await expect_backend(story, backend)
         await teach(story)
         base = await write_twice_the_same(story)

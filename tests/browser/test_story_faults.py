@@ -140,7 +140,7 @@ async def test_gp6_learning_survives_a_lost_gpu(page: Page) -> None:
         };"""
     await change_worker(page.context, keep_device)
     story = StoryPage(page)
-    await story.open()
+    await story.open("/?backend=webgpu")
     await story.part("train-text").fill(TEXT)
     await story.learn("train", 1)
     await story.part("prompt").fill("It was")

@@ -1,4 +1,4 @@
-// The two message boxes at the foot of the page: errors, and notices with an optional Undo.
+// The two message boxes at the foot of the page: errors, and notices with an optional button, Undo most often.
 
 import { part, query, sentence } from "./dom.mjs";
 
@@ -14,13 +14,15 @@ export function clearError() {
   part("error", HTMLElement).hidden = true;
 }
 
-/** @param {string} text @param {(() => void) | null} [undo] */
-export function showNotice(text, undo = null) {
+/** @param {string} text @param {(() => void) | {label: string, act: () => void} | null} [action] a function is an Undo */
+export function showNotice(text, action = null) {
+  const { label, act } = typeof action === "function" ? { label: "Undo", act: action } : (action ?? { label: "", act: null });
   const button = part("undo", HTMLButtonElement);
-  button.hidden = !undo;
+  button.hidden = !act;
+  button.textContent = label;
   button.onclick = () => {
     part("notice", HTMLElement).hidden = true;
-    undo?.();
+    act?.();
   };
   open("notice", text);
   clearTimeout(timer);

@@ -1,7 +1,8 @@
 // Step 3: a second text becomes an adapter, to switch on and off and to compare.
 
 import { make, part, query } from "./dom.mjs";
-import { clearError, showError } from "./messages.mjs";
+import { clearError, showError, showNotice } from "./messages.mjs";
+import { createPersonas } from "./personas.mjs";
 import { createRun } from "./run.mjs";
 import { createSource } from "./source.mjs";
 import { createSheet, readPrompt } from "./write.mjs";
@@ -11,8 +12,11 @@ import { createSheet, readPrompt } from "./write.mjs";
 
 const SAMPLE = { url: "./samples/time-machine.txt", title: "H. G. Wells, The Time Machine (excerpt)" };
 
-/** @param {() => Evermind} em @param {Store} store */
-export function createPersonalize(em, store) {
+/**
+ * @param {() => Evermind} em @param {() => import("../studio.mjs").Studio} studio @param {Store} store
+ * @param {import("./record.mjs").RecordView} record @param {() => Promise<void>} refresh shows the saved things anew
+ */
+export function createPersonalize(em, studio, store, record, refresh) {
   const source = createSource(
     {
       text: "personalize-text",
@@ -20,22 +24,36 @@ export function createPersonalize(em, store) {
       sample: "personalize-sample",
       drop: "personalize-drop",
       count: "personalize-count",
+      files: "personalize-files",
     },
     SAMPLE,
     (file) => em().readText(file),
   );
   const name = part("adapter-name", HTMLInputElement);
   const length = part("personalize-length", HTMLSelectElement);
-  const run = createRun("personalize", store, async (signal, onProgress) => {
+  const goOn = part("go-on", HTMLInputElement);
+  const colour = part("adapter-colour", HTMLInputElement);
+  let learned = "";
+  /** @param {AbortSignal} signal @param {(progress: import("../evermind.mjs").Progress) => void} onProgress */
+  const work = async (signal, onProgress) => {
+    learned = name.value.trim();
+    const known = store.get().session?.adapters.some((a) => a.name === learned);
     const result = await em().personalize(source.text(), {
       name: name.value,
+      title: source.title(),
+      colour: colour.value,
+      goOn: known && goOn.checked,
       length: /** @type {"quick" | "normal" | "long"} */ (length.value),
       signal,
       onProgress,
     });
     chosen = store.get().session?.activeAdapter ?? chosen;
+    await refresh(); // a persona of a saved model is saved at once
+    if (result.notice) showNotice(result.notice);
     return result;
-  });
+  };
+  const run = createRun("personalize", store, work, (result) => void record.show(learned, result, learned));
+  name.addEventListener("input", () => store.set({}));
   /** The adapter that the switch turns on. */
   let chosen = "";
   const toggle = part("adapter-toggle", HTMLInputElement);
@@ -58,6 +76,16 @@ export function createPersonalize(em, store) {
     store.set({});
   });
   createCompare(em, store, () => chosen);
+  /** @param {string} adapter @param {string} painted */
+  const learnOn = (adapter, painted) => {
+    name.value = adapter;
+    colour.value = painted;
+    goOn.checked = true;
+    store.set({});
+    source.focus();
+  };
+  const actions = { use: (/** @type {string} */ adapter) => activate((chosen = adapter)), learnOn };
+  createPersonas(em, studio, store, record, actions, refresh);
 
   let hadModel = false;
   store.subscribe(({ ready, busy, session }) => {
@@ -68,6 +96,7 @@ export function createPersonalize(em, store) {
     query("#adapter-choice", HTMLElement).hidden = adapters.length < 2;
     query("#toggle-text", HTMLElement).textContent = chosen ? `Write with “${chosen}”` : "Write with the adapter";
     query("#compare-adapter-label", HTMLElement).textContent = chosen ? `With “${chosen}”` : "With the adapter";
+    query("#go-on-choice", HTMLElement).hidden = !adapters.includes(name.value.trim());
     toggle.checked = Boolean(session?.activeAdapter);
     toggle.disabled = select.disabled = !chosen || busy !== "";
     run.enable(ready && Boolean(session?.model));
@@ -81,30 +110,41 @@ export function createPersonalize(em, store) {
 function createCompare(em, store, adapter) {
   const start = part("compare", HTMLButtonElement);
   const stop = part("compare-stop", HTMLButtonElement);
+  const second = part("second-select", HTMLSelectElement);
+  const NONE = "nothing";
   let abort = new AbortController();
 
   start.addEventListener("click", async () => {
     clearError();
     abort = new AbortController();
     store.set({ busy: "compare", said: "" });
-    const boxes = { base: part("compare-base", HTMLElement), adapter: part("compare-adapter", HTMLElement) };
+    const boxes = [part("compare-base", HTMLElement), part("compare-adapter", HTMLElement), part("compare-second", HTMLElement)];
     try {
       const { prompt, options } = readPrompt();
-      const sheets = { base: createSheet(boxes.base, prompt), adapter: createSheet(boxes.adapter, prompt) };
-      const pieces = em().compare(prompt, { ...options, adapter: adapter(), signal: abort.signal });
+      const [base, first, other] = boxes.map((box) => createSheet(box, prompt));
+      const sheets = { base, adapter: first, second: other };
+      const beside = second.value && second.value !== NONE ? second.value : undefined;
+      const pieces = em().compare(prompt, { ...options, adapter: adapter(), second: beside, signal: abort.signal });
       for await (const { side, text } of pieces) sheets[side].add(text);
-      sheets.base.end();
-      sheets.adapter.end();
+      for (const sheet of [base, first, other]) sheet.end();
       store.set({ said: "Written twice." });
     } catch (error) {
       showError(error);
     } finally {
-      for (const box of Object.values(boxes)) box.removeAttribute("aria-busy");
+      for (const box of boxes) box.removeAttribute("aria-busy");
       store.set({ busy: "" });
     }
   });
   stop.addEventListener("click", () => abort.abort());
-  store.subscribe(({ ready, busy }) => {
+  second.addEventListener("change", () => store.set({}));
+  store.subscribe(({ ready, busy, session }) => {
+    const others = (session?.adapters ?? []).map((a) => a.name).filter((name) => name !== adapter());
+    const before = second.value;
+    second.replaceChildren(...[NONE, ...others].map((text) => make("option", { text })));
+    second.value = others.includes(before) ? before : NONE;
+    query("#second-choice", HTMLElement).hidden = !others.length;
+    query("#second-side", HTMLElement).hidden = second.value === NONE;
+    query("#compare-second-label", HTMLElement).textContent = `With “${second.value}”`;
     start.disabled = !ready || busy !== "" || !adapter();
     stop.disabled = busy !== "compare";
   });

@@ -21,18 +21,24 @@ const PHASES = {
  * @param {"train" | "personalize"} job
  * @param {Store} store
  * @param {(signal: AbortSignal, onProgress: (progress: Progress) => void) => Promise<TrainingResult>} work
+ * @param {(result: TrainingResult) => void} show the record of the last run
  * @param {() => Promise<boolean>} [confirm] asked before the start
  */
-export function createRun(job, store, work, confirm = async () => true) {
+export function createRun(job, store, work, show, confirm = async () => true) {
   const start = part(`${job}-start`, HTMLButtonElement);
   const stop = part(`${job}-stop`, HTMLButtonElement);
   const status = part(`${job}-status`, HTMLElement);
   const loss = part(`${job}-loss`, HTMLElement);
   const speed = part(`${job}-speed`, HTMLElement);
   const eta = part(`${job}-eta`, HTMLElement);
+  const heldOut = part(`${job}-heldout`, HTMLElement);
+  const gradient = part(`${job}-gradient`, HTMLElement);
+  const details = part(`${job}-details`, HTMLButtonElement);
   const bar = query(`#${job}-run [data-role="bar"]`, HTMLProgressElement);
   const curve = createCurve(part(`${job}-curve`, HTMLElement));
   let abort = new AbortController();
+  /** @type {TrainingResult | null} */
+  let last = null;
 
   /** @param {Progress} p */
   function onProgress(p) {
@@ -40,8 +46,12 @@ export function createRun(job, store, work, confirm = async () => true) {
     if (p.phase !== "train") return bar.removeAttribute("value");
     bar.value = p.step / p.totalSteps;
     const points = p.points ?? [];
-    curve.add(points);
-    if (points.length) loss.textContent = points[points.length - 1][1].toFixed(2);
+    curve.add(points, p.heldOut);
+    if (points.length) {
+      loss.textContent = points[points.length - 1][1].toFixed(2);
+      gradient.textContent = points[points.length - 1][2].toFixed(2);
+    }
+    if (p.heldOut?.length) heldOut.textContent = p.heldOut[p.heldOut.length - 1][1].toFixed(2);
     speed.textContent = format.speed(p.tokensPerSecond ?? 0);
     eta.textContent = format.duration(p.secondsLeft ?? 0);
   }
@@ -57,12 +67,13 @@ export function createRun(job, store, work, confirm = async () => true) {
     abort = new AbortController();
     store.set({ busy: job, said: "" });
     curve.clear();
-    for (const field of [loss, speed, eta]) field.textContent = "–";
+    for (const field of [loss, speed, eta, heldOut, gradient]) field.textContent = "–";
     bar.removeAttribute("value");
     status.textContent = "Starting…";
     try {
       const result = await work(abort.signal, onProgress);
       status.textContent = summary(result);
+      if (result.steps) last = result;
       store.set({ said: said(result) });
       bar.value = result.steps ? 1 : 0;
       eta.textContent = "–";
@@ -76,6 +87,7 @@ export function createRun(job, store, work, confirm = async () => true) {
   }
 
   start.addEventListener("click", () => void run());
+  details.addEventListener("click", () => last && show(last));
   stop.addEventListener("click", () => {
     abort.abort();
     stop.disabled = true;
@@ -87,6 +99,7 @@ export function createRun(job, store, work, confirm = async () => true) {
       const { busy } = store.get();
       start.disabled = !possible || busy !== "";
       stop.disabled = busy !== job || abort.signal.aborted;
+      details.disabled = !last || busy !== "";
     },
     /** @param {string} text */
     say: (text) => (status.textContent = text),

@@ -3,6 +3,8 @@
 import { ask, make, part, query } from "./dom.mjs";
 import * as format from "./format.mjs";
 import { clearError, showError, showNotice } from "./messages.mjs";
+import { download } from "./record.mjs";
+import { createStorage, showStorage } from "./storage.mjs";
 import { replaceUnsaved } from "./teach.mjs";
 
 /** @typedef {import("../evermind.mjs").Evermind} Evermind */
@@ -12,8 +14,8 @@ import { replaceUnsaved } from "./teach.mjs";
 /** The name that was last saved or loaded here: if the browser evicts the data, the page can say so. */
 const REMEMBERED = "evermind:last-model";
 
-/** @param {() => Evermind} em @param {Store} store */
-export function createSaved(em, store) {
+/** @param {() => Evermind} em @param {() => import("../studio.mjs").Studio} studio @param {Store} store */
+export function createSaved(em, studio, store) {
   /** Do something, then show the list anew; errors go to the message box. @param {() => Promise<void>} action */
   async function act(action) {
     clearError();
@@ -28,7 +30,7 @@ export function createSaved(em, store) {
   async function refresh() {
     try {
       store.set({ saved: await em().list() });
-      await showStorage(em());
+      await showStorage(em(), store.get().saved);
     } catch (error) {
       showError(error);
     }
@@ -50,14 +52,7 @@ export function createSaved(em, store) {
     files.value = "";
     void act(() => importFiles(em(), chosen));
   });
-  part("persist", HTMLButtonElement).addEventListener("click", () =>
-    act(async () => {
-      const granted = await em().persist();
-      showNotice(granted ? "The browser will keep it." : "The browser did not promise it. Export what you want to keep.");
-    }),
-  );
-
-  const actions = createActions(em, store, act);
+  const actions = createActions(em, studio, store, act);
   let current = "";
   store.subscribe(({ session }) => {
     const modelName = session?.model?.name ?? "";
@@ -70,13 +65,17 @@ export function createSaved(em, store) {
     const rows = saved.map((item) => row(item, actions, busy !== "", inMemory(session, item)));
     list.replaceChildren(...(rows.length ? rows : [make("li", { class: "empty", text: "Nothing saved yet." })]));
   });
+  createStorage(em, studio, act);
   return { refresh, checkRemembered: () => checkRemembered(store) };
 }
 
 /** @typedef {ReturnType<typeof createActions>} Actions */
 
-/** @param {() => Evermind} em @param {Store} store @param {(action: () => Promise<void>) => Promise<void>} act */
-function createActions(em, store, act) {
+/**
+ * @param {() => Evermind} em @param {() => import("../studio.mjs").Studio} studio @param {Store} store
+ * @param {(action: () => Promise<void>) => Promise<void>} act
+ */
+function createActions(em, studio, store, act) {
   return {
     /** @param {SavedItem} item */
     load: (item) =>
@@ -103,21 +102,16 @@ function createActions(em, store, act) {
     /** @param {SavedItem} item */
     remove: (item) =>
       act(async () => {
-        const { filename, bytes } = await em().exportFile(item.name);
+        const kept = await studio().snapshot(item.name);
         await em().delete(item.name);
         if (localStorage.getItem(REMEMBERED) === item.name) localStorage.removeItem(REMEMBERED);
-        const file = new File([/** @type {BlobPart} */ (bytes)], filename);
-        showNotice(`Deleted ${item.name}.`, () => void act(async () => void (await em().importFile(file))));
+        showNotice(`Deleted ${item.name}.`, () => void act(async () => void (await studio().putBack(kept))));
       }),
     /** @param {SavedItem} item */
     download: (item) =>
       act(async () => {
         const { filename, bytes } = await em().exportFile(item.name);
-        const link = make("a");
-        link.href = URL.createObjectURL(new Blob([/** @type {BlobPart} */ (bytes)], { type: "application/zip" }));
-        link.download = filename;
-        link.click();
-        setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+        download(new Blob([/** @type {BlobPart} */ (bytes)], { type: "application/zip" }), filename);
       }),
   };
 }
@@ -170,16 +164,6 @@ async function importFiles(em, chosen) {
     const { kind, name, notice } = await em.importFile(file, tokenizer);
     showNotice([`Imported the ${kind === "base" ? "model" : "adapter"} ${name}.`, notice].filter(Boolean).join(" "));
   }
-}
-
-/** @param {Evermind} em */
-async function showStorage(em) {
-  const { used, quota, survivesReload, notice } = await em.storage();
-  const persisted = (await navigator.storage?.persisted?.()) ?? false;
-  const kept = persisted ? "The browser promised to keep it." : "The browser may drop it when space runs low.";
-  const room = quota ? `${format.size(used)} of ${format.size(quota)} used in this browser.` : "";
-  part("storage", HTMLElement).textContent = [room, survivesReload ? kept : notice].filter(Boolean).join(" ");
-  part("persist", HTMLButtonElement).hidden = persisted || !survivesReload;
 }
 
 /** @param {string} name */

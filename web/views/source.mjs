@@ -1,6 +1,7 @@
-// A text box that also takes dropped and chosen files and a built-in sample, and counts its words.
+// A text box that also takes dropped and chosen files, several at once, and a built-in sample, and counts its words.
 
-import { part, query } from "./dom.mjs";
+import { proseOf } from "../documents.mjs";
+import { make, part, query } from "./dom.mjs";
 import * as format from "./format.mjs";
 import { clearError, showError, showNotice } from "./messages.mjs";
 
@@ -10,7 +11,7 @@ const MAX_SHOWN = 1_000_000;
 /**
  * @param {object} ids
  * @param {string} ids.text @param {string} ids.file @param {string} ids.sample test ids
- * @param {string} ids.drop @param {string} ids.count element ids
+ * @param {string} ids.drop @param {string} ids.count @param {string} ids.files element ids
  * @param {{url: string, title: string}} sample
  * @param {(file: File) => Promise<string>} readText
  * @param {() => void} [onSample] called when the sample was taken
@@ -20,38 +21,60 @@ export function createSource(ids, sample, readText, onSample = () => {}) {
   const file = part(ids.file, HTMLInputElement);
   const drop = query(`#${ids.drop}`, HTMLElement);
   const count = query(`#${ids.count}`, HTMLElement);
-  let title = "";
+  const list = query(`#${ids.files}`, HTMLUListElement);
+  /** What the box holds, while nobody has typed in it. @type {{title: string, text: string}[]} */
+  let pieces = [];
 
-  /** @param {string} text @param {string} from */
-  function show(text, from) {
+  function show() {
+    const text = pieces.map((piece) => piece.text).join("\n\n");
     box.value = text.slice(0, MAX_SHOWN);
     box.scrollTop = 0;
-    title = from;
     update();
-    if (text.length > MAX_SHOWN) showNotice(`${from} is long: its first ${format.integer(MAX_SHOWN)} characters are used.`);
+    if (text.length > MAX_SHOWN) showNotice(`That is long: the first ${format.integer(MAX_SHOWN)} characters are used.`);
   }
+
+  const title = () => (pieces.length > 1 ? `${pieces.length} files` : (pieces[0]?.title ?? ""));
 
   function update() {
-    count.textContent = [title, format.count(box.value)].filter(Boolean).join(" · ");
+    count.textContent = [title(), format.count(box.value)].filter(Boolean).join(" · ");
+    list.replaceChildren(...(pieces.length > 1 ? pieces.map(row) : []));
   }
 
-  /** @param {File | undefined} chosen */
+  /** @param {{title: string, text: string}} piece */
+  function row(piece) {
+    const remove = make("button", { class: "link", text: "Remove" });
+    remove.type = "button";
+    remove.setAttribute("aria-label", `Remove ${piece.title}`);
+    remove.addEventListener("click", () => {
+      pieces = pieces.filter((other) => other !== piece);
+      show();
+    });
+    return make("li", {}, make("span", { class: "grow", text: `${piece.title} · ${format.count(piece.text)}` }), remove);
+  }
+
+  /** Read files; one that cannot be read is named, and the others are taken. @param {File[]} chosen */
   async function take(chosen) {
-    if (!chosen) return;
+    if (!chosen.length) return;
     clearError();
-    try {
-      show(await readText(chosen), chosen.name);
-    } catch (error) {
-      showError(error);
+    const taken = [];
+    for (const one of chosen) {
+      try {
+        taken.push({ title: one.name, text: proseOf(await readText(one), one.name) });
+      } catch (error) {
+        showError(error);
+      }
     }
+    if (!taken.length) return;
+    pieces = taken;
+    show();
   }
 
   box.addEventListener("input", () => {
-    title = "";
+    pieces = [];
     update();
   });
   file.addEventListener("change", async () => {
-    await take(file.files?.[0]);
+    await take([...(file.files ?? [])]);
     file.value = ""; // the same file may be chosen again
   });
   part(ids.sample, HTMLButtonElement).addEventListener("click", async () => {
@@ -59,7 +82,8 @@ export function createSource(ids, sample, readText, onSample = () => {}) {
     try {
       const response = await fetch(sample.url);
       if (!response.ok) throw new Error(`The sample is missing from this page (HTTP ${response.status}).`);
-      show(await response.text(), sample.title);
+      pieces = [{ title: sample.title, text: await response.text() }];
+      show();
       onSample();
     } catch (error) {
       showError(error);
@@ -72,10 +96,10 @@ export function createSource(ids, sample, readText, onSample = () => {}) {
   drop.addEventListener("dragleave", () => delete drop.dataset.over);
   drop.addEventListener("drop", (event) => {
     delete drop.dataset.over;
-    const dropped = event.dataTransfer?.files[0];
-    if (!dropped) return; // dragged text: the browser puts it in
+    const dropped = [...(event.dataTransfer?.files ?? [])];
+    if (!dropped.length) return; // dragged text: the browser puts it in
     event.preventDefault();
     void take(dropped);
   });
-  return { text: () => box.value, title: () => title, focus: () => box.focus() };
+  return { text: () => box.value, title, focus: () => box.focus() };
 }

@@ -13,10 +13,10 @@ const SAMPLE = {
   prompt: "Alice was",
 };
 
-/** @param {() => Evermind} em @param {Store} store */
-export function createTeach(em, store) {
+/** @param {() => Evermind} em @param {Store} store @param {import("./record.mjs").RecordView} record */
+export function createTeach(em, store, record) {
   const source = createSource(
-    { text: "train-text", file: "train-file", sample: "sample-text", drop: "train-drop", count: "train-count" },
+    { text: "train-text", file: "train-file", sample: "sample-text", drop: "train-drop", count: "train-count", files: "train-files" },
     SAMPLE,
     (file) => em().readText(file),
     () => {
@@ -34,6 +34,7 @@ export function createTeach(em, store) {
         signal,
         onProgress,
       }),
+    (result) => void record.show(store.get().session?.model?.name || "the model", result, null),
     async () => {
       await em().checkText(source.text()); // nobody should be asked about a text that will be refused
       return replaceUnsaved(store, "Teach a new one in its place?");

@@ -1,58 +1,161 @@
-// Step 2: the model continues a beginning.
+// Step 2: an editor in which the model goes on, in grey, until its words are taken or rejected.
+//
+// A mirror behind the text area holds the same text, unseen, and what the model adds to it, so that both break
+// their lines at the same places.
 
-import { make, part, query } from "./dom.mjs";
-import { clearError, showError } from "./messages.mjs";
+import { make, part } from "./dom.mjs";
+import { clearError, showError, showNotice } from "./messages.mjs";
+import { createSampling, readSampling } from "./sampling.mjs";
 
 /** @typedef {import("../evermind.mjs").Evermind} Evermind */
-/** @typedef {import("../evermind.mjs").WriteOptions} WriteOptions */
 /** @typedef {import("./state.mjs").Store} Store */
 
 /** @param {() => Evermind} em @param {Store} store */
 export function createWrite(em, store) {
+  const editor = createEditor();
   const start = part("generate", HTMLButtonElement);
   const stop = part("generate-stop", HTMLButtonElement);
-  const output = part("output", HTMLElement);
-  const temperature = part("temperature", HTMLInputElement);
+  const another = part("another", HTMLButtonElement);
   let abort = new AbortController();
+  createSampling();
 
-  temperature.addEventListener("input", () => {
-    query("#temperature-value", HTMLElement).textContent = Number(temperature.value).toFixed(1);
-  });
-  start.addEventListener("click", async () => {
+  async function write() {
+    if (start.disabled) return;
     clearError();
     abort = new AbortController();
     store.set({ busy: "write", said: "" });
     try {
-      const { prompt, options } = readPrompt();
-      const sheet = createSheet(output, prompt);
-      for await (const piece of em().generate(prompt, { ...options, signal: abort.signal })) sheet.add(piece);
-      sheet.end();
+      editor.begin();
+      const options = { ...readSampling(), signal: abort.signal };
+      for await (const piece of em().generate(editor.text(), options)) {
+        if (!editor.add(piece)) abort.abort();
+      }
       store.set({ said: "Written." });
     } catch (error) {
       showError(error);
     } finally {
-      output.removeAttribute("aria-busy");
+      editor.end();
       store.set({ busy: "" });
     }
-  });
+  }
+
+  start.addEventListener("click", () => void write());
   stop.addEventListener("click", () => abort.abort());
+  another.addEventListener("click", () => {
+    const seed = part("seed", HTMLInputElement);
+    seed.value = String((Number(seed.value) + 1) % 2 ** 32);
+    void write();
+  });
+  part("prompt", HTMLTextAreaElement).addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
+    event.preventDefault();
+    void write();
+  });
+  part("copy", HTMLButtonElement).addEventListener("click", async () => {
+    try {
+      await navigator.clipboard.writeText(editor.text() + editor.suggested());
+      showNotice("Copied.");
+    } catch {
+      showError(new Error("The browser did not allow copying. Select the text and press Ctrl+C."));
+    }
+  });
   store.subscribe(({ ready, busy, session }) => {
     start.disabled = !ready || busy !== "" || !session?.model;
+    another.disabled = start.disabled || !editor.suggested();
     stop.disabled = busy !== "write";
-    part("writer", HTMLElement).textContent = session?.model ? `Writes: ${session.activeAdapter ?? "the model alone"}` : "";
+    part("writer", HTMLElement).textContent = session?.model ? `Writes: ${writerOf(session)}` : "";
   });
+  return { text: () => editor.text() + editor.suggested() };
 }
 
-/** Prompt and sampling settings of step 2. @returns {{prompt: string, options: WriteOptions}} */
-export function readPrompt() {
+/** Who writes, in words. @param {import("../evermind.mjs").SessionInfo} session */
+export function writerOf({ mix, activeAdapter }) {
+  const mixed = Object.entries(mix ?? {}).map(([name, weight]) => `${Math.round(weight * 100)} % ${name}`);
+  return mixed.join(" + ") || (activeAdapter ?? "the model alone");
+}
+
+function createEditor() {
+  const box = part("prompt", HTMLTextAreaElement);
+  const mirror = part("output", HTMLElement);
+  const given = make("span", { class: "given" });
+  given.setAttribute("aria-hidden", "true"); // the text area has it
+  const added = document.createTextNode("");
+  const ghost = make("span", { class: "ghost" }, added);
+  const nothing = make("span", { class: "empty", text: "(nothing more)" });
+  mirror.append(given, ghost);
+  const buttons = ["take-word", "take-all", "reject"].map((id) => part(id, HTMLButtonElement));
+  let writing = false;
+
+  function show() {
+    given.textContent = box.value;
+    for (const button of buttons) button.disabled = !added.data;
+  }
+
+  /** @param {string} words from the start of what is suggested */
+  function take(words) {
+    box.value += words;
+    added.deleteData(0, words.length);
+    show();
+  }
+
+  function reject() {
+    added.data = "";
+    writing = false;
+    nothing.remove();
+    show();
+  }
+
+  const word = () => /^\s*\S*/.exec(added.data)?.[0] ?? "";
+  const [takeWord, takeAll, rejectAll] = buttons;
+  takeWord.addEventListener("click", () => take(word()));
+  takeAll.addEventListener("click", () => take(added.data));
+  rejectAll.addEventListener("click", reject);
+  box.addEventListener("keydown", (event) => {
+    if (!added.data || event.isComposing) return;
+    const atEnd = box.selectionStart === box.value.length;
+    const forward = getComputedStyle(mirror).direction === "rtl" ? "ArrowLeft" : "ArrowRight";
+    if (event.key === forward && atEnd && !event.shiftKey) take(event.ctrlKey || event.metaKey ? added.data : word());
+    else if (event.key === "Escape") reject();
+    else return;
+    event.preventDefault();
+  });
+  box.addEventListener("input", () => {
+    const typed = box.value.startsWith(given.textContent) ? box.value.slice(given.textContent.length) : null;
+    // Typing what is suggested takes it; anything else rejects it.
+    if (typed && added.data.startsWith(typed)) added.deleteData(0, typed.length);
+    else reject();
+    nothing.remove();
+    show();
+  });
+  show();
+
   return {
-    prompt: part("prompt", HTMLTextAreaElement).value,
-    options: {
-      temperature: Number(part("temperature", HTMLInputElement).value),
-      seed: Number(part("seed", HTMLInputElement).value),
-      maxNewTokens: Number(part("max-tokens", HTMLInputElement).value),
+    text: () => box.value,
+    suggested: () => added.data,
+    begin() {
+      reject();
+      writing = true;
+      mirror.setAttribute("aria-busy", "true"); // screen readers wait for the end
+    },
+    /** @param {string} piece @returns {boolean} whether more is wanted */
+    add(piece) {
+      if (!writing) return false;
+      added.appendData(piece);
+      show();
+      return true;
+    },
+    end() {
+      if (writing && !added.data) mirror.append(nothing);
+      writing = false;
+      mirror.removeAttribute("aria-busy");
+      show();
     },
   };
+}
+
+/** Text and sampling settings of step 2. */
+export function readPrompt() {
+  return { prompt: part("prompt", HTMLTextAreaElement).value, options: readSampling() };
 }
 
 /** A sheet with the prompt in grey, to which text is added. @param {HTMLElement} box @param {string} prompt */
@@ -60,7 +163,7 @@ export function createSheet(box, prompt) {
   const written = make("span", { class: "written" });
   const text = document.createTextNode("");
   written.append(text);
-  box.replaceChildren(make("span", { class: "given", text: prompt }), written);
+  box.replaceChildren(make("span", { class: "before", text: prompt }), written);
   box.setAttribute("aria-busy", "true"); // screen readers wait for the end
   return {
     /** @param {string} piece */

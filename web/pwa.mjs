@@ -1,0 +1,29 @@
+// Offline use: registers the service worker once the page is ready, and offers a new version when there is one.
+// Where there are no service workers (a private window, plain http) the page works without.
+
+import { showNotice } from "./views/messages.mjs";
+
+/** @param {() => boolean} mayReload whether nothing would be lost */
+export async function workOffline(mayReload) {
+  if (!("serviceWorker" in navigator) || !isSecureContext) return;
+  try {
+    const registration = await navigator.serviceWorker.register(new URL("./service-worker.js", import.meta.url));
+    const offer = () => {
+      const { waiting } = registration;
+      if (!waiting || !navigator.serviceWorker.controller) return;
+      showNotice("A new version of this page is ready.", { label: "Reload", act: () => waiting.postMessage("take over") });
+    };
+    offer();
+    registration.addEventListener("updatefound", () => {
+      const { installing } = registration;
+      installing?.addEventListener("statechange", () => installing.state === "installed" && offer());
+    });
+    let controlled = Boolean(navigator.serviceWorker.controller);
+    navigator.serviceWorker.addEventListener("controllerchange", () => {
+      if (controlled && mayReload()) location.reload(); // all of the new version, nothing of the old one
+      controlled = true;
+    });
+  } catch {
+    // Refused (a blocked origin, a full disk): online use goes on.
+  }
+}

@@ -1,0 +1,104 @@
+// The mood: personality sliders move where it rests, feedback moves it, and it moves how tokens are drawn. Off by default.
+
+import { make, part, query } from "./dom.mjs";
+import { clearError, showError } from "./messages.mjs";
+import { readSampling } from "./sampling.mjs";
+
+/** @typedef {import("../studio.mjs").Studio} Studio */
+/** @typedef {import("../studio.mjs").MoodState} MoodState */
+/** @typedef {import("./state.mjs").Store} Store */
+
+/** Dimension → [its name, the region that the model is modelled on]. @type {Record<string, [string, string]>} */
+const DIMENSIONS = {
+  valence: ["Valence", "amygdala"],
+  arousal: ["Arousal", "amygdala"],
+  driveCuriosity: ["Curiosity", "hippocampus"],
+  driveCaution: ["Caution", "amygdala"],
+  driveEffort: ["Effort", "basal ganglia"],
+  driveSocial: ["Sociability", "hypothalamus"],
+  attention: ["Attention", "thalamus"],
+  exploration: ["Exploration", "basal ganglia"],
+};
+/** @type {[string, string][]} */
+const FEEDBACK = [
+  ["praise", "Well said"],
+  ["blame", "Not like that"],
+  ["surprise", "Surprise me"],
+  ["boredom", "Boring"],
+  ["rest", "Let it rest"],
+];
+
+/** @param {() => Studio} studio @param {Store} store */
+export function createMood(studio, store) {
+  const toggle = part("mood-toggle", HTMLInputElement);
+  const panel = query("#mood-panel", HTMLElement);
+  const bars = part("mood-bars", HTMLElement);
+  const effect = part("mood-effect", HTMLElement);
+  /** @type {HTMLInputElement[]} */
+  let sliders = [];
+
+  /** @param {{traits?: Record<string, number>, experience?: string}} [change] */
+  async function update(change = {}) {
+    clearError();
+    try {
+      const options = readSampling();
+      const mood = await studio().mood({ on: toggle.checked, options, ...change });
+      panel.hidden = !mood;
+      if (mood) show(mood, options.temperature ?? 0);
+    } catch (error) {
+      toggle.checked = false;
+      showError(error);
+    }
+  }
+
+  /** @param {MoodState} mood @param {number} before */
+  function show({ state, setpoint, traits, sampling }, before) {
+    if (!sliders.length) makeSliders(traits);
+    bars.replaceChildren(...state.map(([name, value], i) => bar(name, value, setpoint[i][1])));
+    const cut = [sampling.topP < 0.995 ? `top p ${sampling.topP.toFixed(2)}` : "", sampling.minP > 0.005 ? `min p ${sampling.minP.toFixed(2)}` : ""];
+    const more = cut.filter(Boolean).map((text) => `, ${text}`).join("");
+    effect.textContent = `It makes temperature ${before.toFixed(2)} into ${sampling.temperature.toFixed(2)}${more}.`;
+  }
+
+  /** @param {[string, number][]} traits */
+  function makeSliders(traits) {
+    const labels = traits.map(([name, value]) => {
+      const slider = make("input", { testid: `trait-${name}` });
+      Object.assign(slider, { type: "range", min: "0", max: "100", step: "5", value: String(value), name });
+      slider.addEventListener("change", () => {
+        void update({ traits: Object.fromEntries(sliders.map((s) => [s.name, Number(s.value)])) });
+      });
+      sliders.push(slider);
+      return make("label", {}, make("span", { text: name.replace(/_/g, " ") }), slider);
+    });
+    query("#traits", HTMLElement).append(...labels);
+  }
+
+  toggle.addEventListener("change", () => void update());
+  query("#mood-buttons", HTMLElement).append(
+    ...FEEDBACK.map(([experience, text]) => {
+      const button = make("button", { text, testid: `feel-${experience}` });
+      button.type = "button";
+      button.addEventListener("click", () => void update({ experience }));
+      return button;
+    }),
+  );
+  store.subscribe(({ ready }) => {
+    toggle.disabled = !ready;
+  });
+}
+
+/** @param {string} dimension @param {number} value @param {number} rest */
+function bar(dimension, value, rest) {
+  const [name, region] = DIMENSIONS[dimension] ?? [dimension, ""];
+  const low = dimension === "valence" ? -1 : 0;
+  /** @param {number} v */
+  const share = (v) => String((v - low) / (1 - low));
+  const track = make("div", { class: "track" }, make("span", { class: "fill" }), make("span", { class: "rest" }));
+  track.style.setProperty("--share", share(value));
+  track.style.setProperty("--rest", share(rest));
+  track.setAttribute("role", "img");
+  track.setAttribute("aria-label", `${name} ${value.toFixed(2)}, rests at ${rest.toFixed(2)}`);
+  const label = make("span", {}, document.createTextNode(`${name} `), make("small", { text: region }));
+  return make("div", { class: "bar-row" }, label, track);
+}

@@ -1,0 +1,190 @@
+// The personas of the model in memory: what each learned from and how well, and what can be done with it; mixing two.
+
+import { ask, make, part, query } from "./dom.mjs";
+import * as format from "./format.mjs";
+import { clearError, showError, showNotice } from "./messages.mjs";
+import { download } from "./record.mjs";
+
+/** @typedef {import("../evermind.mjs").Evermind} Evermind */
+/** @typedef {import("../evermind.mjs").AdapterInfo} AdapterInfo */
+/** @typedef {import("../studio.mjs").Studio} Studio */
+/** @typedef {import("./state.mjs").Store} Store */
+/** @typedef {{use: (name: string) => Promise<void>, learnOn: (name: string, colour: string) => void}} Actions */
+
+const COLOUR = "#2f5d8a";
+
+/**
+ * @param {() => Evermind} em @param {() => Studio} studio @param {Store} store
+ * @param {import("./record.mjs").RecordView} record @param {Actions} actions
+ * @param {() => Promise<void>} refresh shows the saved things anew
+ */
+export function createPersonas(em, studio, store, record, actions, refresh) {
+  /** @param {() => Promise<unknown>} action */
+  async function act(action) {
+    clearError();
+    try {
+      await action();
+      await refresh();
+    } catch (error) {
+      showError(error);
+    }
+  }
+
+  /** @param {string} name */
+  async function rename(name) {
+    const field = part("rename-name", HTMLInputElement);
+    field.value = name;
+    if (await ask(query("#rename-dialog", HTMLDialogElement))) await studio().rename(name, field.value);
+  }
+
+  /** @param {string} name */
+  async function remove(name) {
+    const kept = await studio().remove(name);
+    showNotice(`Deleted ${name}.`, () => void act(() => studio().putBack(kept)));
+  }
+
+  /** @param {string} name */
+  async function duplicate(name) {
+    const { name: copy, notice } = await studio().duplicate(name);
+    showNotice([`${copy} is a copy of ${name}.`, notice].filter(Boolean).join(" "));
+  }
+
+  /** @param {string} name */
+  async function exportFile(name) {
+    const { filename, bytes } = await em().exportFile(name);
+    download(new Blob([/** @type {BlobPart} */ (bytes)], { type: "application/zip" }), filename);
+  }
+
+  /** @param {string} name */
+  async function showTexts(name) {
+    query("#texts-title", HTMLElement).textContent = `What “${name}” learned from`;
+    const list = part("texts", HTMLUListElement);
+    const fill = async () => {
+      const texts = await studio().texts(name);
+      const rows = texts.map((text) => textRow(text, () => act(() => studio().removeText(name, text.id)).then(fill)));
+      list.replaceChildren(...(rows.length ? rows : [make("li", { class: "empty", text: "It came as a file, without its texts." })]));
+    };
+    await fill();
+    await ask(query("#texts-dialog", HTMLDialogElement));
+  }
+
+  /** @param {AdapterInfo} adapter @param {boolean} current */
+  function row(adapter, current) {
+    const { name, training, bytes, saved } = adapter;
+    const colour = training.persona?.colour ?? COLOUR;
+    const swatch = make("input", { class: "swatch", testid: "persona-colour" });
+    swatch.type = "color";
+    swatch.value = colour;
+    swatch.setAttribute("aria-label", `Colour of ${name}`);
+    swatch.addEventListener("change", () => void act(() => studio().paint(name, swatch.value)));
+    /** @param {string} text @param {string} testid @param {() => unknown} action @param {boolean} [needsSaved] */
+    const button = (text, testid, action, needsSaved = false) => {
+      const made = make("button", { text, testid });
+      made.type = "button";
+      made.disabled = store.get().busy !== "" || (needsSaved && !saved);
+      if (needsSaved && !saved) made.title = "Save the model in step 4 first";
+      made.setAttribute("aria-label", `${text}: ${name}`);
+      made.addEventListener("click", () => void act(async () => action()));
+      return made;
+    };
+    const title = make("p", { class: "name" }, make("span", { text: name }));
+    if (current) title.append(" ", make("span", { class: "tag", text: "writes" }));
+    const date = store.get().saved.find((item) => item.name === name)?.modified;
+    const words = (training.persona?.texts ?? []).reduce((sum, text) => sum + text.words, 0);
+    const details = [
+      training.lossBefore && training.lossAfter ? `loss ${training.lossBefore.toFixed(2)} → ${training.lossAfter.toFixed(2)}` : "",
+      words ? `${format.integer(words)} words` : "",
+      format.size(bytes),
+      saved && date ? format.date(date) : "not saved yet",
+    ];
+    const item = make(
+      "li",
+      { testid: "persona" },
+      swatch,
+      make("div", { class: "grow" }, title, make("p", { class: "hint", text: details.filter(Boolean).join(" · ") })),
+      make(
+        "div",
+        { class: "row" },
+        button("Use", "persona-use", () => actions.use(name)),
+        button("Learn on", "persona-learn", () => actions.learnOn(name, colour)),
+        button("Texts", "persona-texts", () => showTexts(name)),
+        button("Curve", "persona-record", () => record.show(name, training, name)),
+        button("Copy", "persona-duplicate", () => duplicate(name)),
+        button("Rename", "persona-rename", () => rename(name)),
+        button("Export", "persona-export", () => exportFile(name), true),
+        button("Delete", "persona-delete", () => remove(name), true),
+      ),
+    );
+    item.dataset.name = name;
+    item.style.setProperty("--persona", colour);
+    return item;
+  }
+
+  createMixer(studio, store, act);
+  let shown = "";
+  store.subscribe(({ session, busy, saved }) => {
+    const adapters = session?.adapters ?? [];
+    // The list is made anew only when it changes, so that the focus stays where it is.
+    const key = JSON.stringify([adapters, session?.activeAdapter, busy, saved.map((item) => item.modified)]);
+    if (key === shown) return;
+    shown = key;
+    const active = document.activeElement instanceof HTMLElement ? document.activeElement : null;
+    const focus = [active?.closest("li")?.dataset.name, active?.dataset.testid];
+    const list = part("personas", HTMLUListElement);
+    list.hidden = !adapters.length;
+    list.replaceChildren(...adapters.map((adapter) => row(adapter, adapter.name === session?.activeAdapter)));
+    if (!active || !focus[1]?.startsWith("persona-")) return;
+    for (const item of list.children) {
+      if (!(item instanceof HTMLElement) || item.dataset.name !== focus[0]) continue;
+      query(`[data-testid="${focus[1]}"]`, HTMLElement, item).focus();
+    }
+  });
+}
+
+/** @param {() => Studio} studio @param {Store} store @param {(action: () => Promise<unknown>) => Promise<void>} act */
+function createMixer(studio, store, act) {
+  const [a, b] = ["mix-a", "mix-b"].map((id) => part(id, HTMLSelectElement));
+  const slider = part("mix", HTMLInputElement);
+  const toggle = part("mix-toggle", HTMLInputElement);
+
+  function apply() {
+    const share = Number(slider.value) / 100;
+    void act(() => studio().setMix(toggle.checked && a.value !== b.value ? { [a.value]: 1 - share, [b.value]: share } : {}));
+  }
+
+  slider.addEventListener("input", () => slider.setAttribute("aria-valuetext", `${slider.value} % ${b.value}`));
+  for (const control of [a, b, slider, toggle]) control.addEventListener("change", apply);
+  store.subscribe(({ session, busy }) => {
+    const names = session?.adapters.map((adapter) => adapter.name) ?? [];
+    for (const [select, other] of /** @type {const} */ ([[a, 0], [b, 1]])) {
+      const before = select.value;
+      select.replaceChildren(...names.map((text) => make("option", { text })));
+      select.value = names.includes(before) ? before : (names[other] ?? "");
+      select.disabled = busy !== "";
+    }
+    slider.disabled = toggle.disabled = busy !== "";
+    toggle.checked = Object.keys(session?.mix ?? {}).length > 0;
+    query("#mixer", HTMLElement).hidden = names.length < 2;
+  });
+}
+
+/** @param {import("../evermind.mjs").PersonaText & {text: string}} text @param {() => unknown} remove */
+function textRow({ title, words, text }, remove) {
+  const button = make("button", { text: "Remove", testid: "text-remove" });
+  button.type = "button";
+  button.disabled = !text;
+  button.setAttribute("aria-label", `Remove ${title}`);
+  button.addEventListener("click", () => void remove());
+  const preview = text ? `${text.slice(0, 160).trim()}…` : "Removed.";
+  return make(
+    "li",
+    { testid: "text" },
+    make(
+      "div",
+      { class: "grow" },
+      make("p", { class: "name", text: `${title} · ${format.integer(words)} words` }),
+      make("p", { class: "hint", text: preview }),
+    ),
+    button,
+  );
+}
