@@ -4,7 +4,7 @@ PYTHON3 ?= python3
 RUN := .venv/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dist serve demo bench test test-torch lint lock release clean
+.PHONY: help setup dist serve demo bench test test-torch soak lint lock release clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ $(TORCH_ENV)/ready:
 	@$(PYTHON3) -m venv $(TORCH_ENV)
 	@$(TORCH_ENV)/bin/pip install -q --disable-pip-version-check $(TORCH) numpy regex pytest pytest-asyncio
 	@touch $@
+
+soak: setup ## the fault tests at full volume, for hours (SOAK_SCALE=0.01 shrinks it; it goes on where it was; JOBS=… picks)
+	@$(RUN) -m tools.soak $(JOBS)
 
 lint: setup ## ruff, mypy --strict, tsc
 	@$(RUN) -m ruff check .

@@ -117,7 +117,7 @@ def draw(name: str) -> Operands:
 def _letters(name: str) -> Mapping[str, int]:
     D, H, V = SIZES["D"], SIZES["H"], SIZES["V"]
     values = SIZES["P"] if name == "dequant" else V * D
-    scales = SIZES["K"] - 1 if name == "conv_step" else SIZES["G"] if name == "dequant" else V
+    scales = SIZES["K"] - 1 if name in ("conv_step", "layer_step") else SIZES["G"] if name == "dequant" else V
     block = limbic_layout(SIZES["I"], H, SIZES["A"]) if name.startswith("limbic") else moe_layout(D, H, SIZES["E"])
     return SIZES | {"Q": scales, "C": values * SIZES["bits"] // 32, "M": block.size}
 

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evermind_web.errors import FormatError, InvalidArgumentError
+from evermind_web.formats import strict_json
 from evermind_web.formats.sniff import not_a, truncated
 from evermind_web.quant import quantize_fp16
 
@@ -145,7 +146,7 @@ def _parse_header(data: bytes) -> tuple[dict[str, Any], dict[str, str], int]:
     if 8 + length > len(data):
         raise truncated(WHAT, len(data), 8 + length, at_least=True)
     try:
-        header = json.loads(data[8 : 8 + length].decode("utf-8"), object_pairs_hook=_unique)
+        header = strict_json.loads(data[8 : 8 + length].decode("utf-8"), _unique)
     except (ValueError, RecursionError) as error:
         raise FormatError(
             f"{WHAT} is damaged: its header is no valid JSON ({error}); fetch or export it again"

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evermind_web.errors import ConfigMismatchError, FormatError, InvalidArgumentError
+from evermind_web.formats import strict_json
 from evermind_web.formats.safetensors_io import NamedTensor, safetensors_to_tensors, tensors_to_safetensors
 from evermind_web.lora.adapter import LoRAAdapter
 from evermind_web.lora.config import EMBEDDING, LoraConfig, module_of
@@ -132,7 +133,7 @@ def read_adapter(
 
 def _parse(data: bytes) -> dict[str, Any]:
     try:
-        settings = json.loads(data.decode("utf-8-sig"))
+        settings = strict_json.loads(data.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise FormatError(f"{CONFIG_FILE} is no valid JSON ({error}); save the adapter again") from None
     if not isinstance(settings, dict) or settings.get("peft_type") != "LORA":

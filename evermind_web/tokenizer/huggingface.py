@@ -13,6 +13,7 @@ from dataclasses import asdict
 from typing import Any
 
 from evermind_web.errors import FormatError
+from evermind_web.formats import strict_json
 from evermind_web.tokenizer.added_tokens import AddedToken
 from evermind_web.tokenizer.definition import (
     SpecialNames,
@@ -32,8 +33,8 @@ _FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
 def parse_text(text: str) -> Any:
     """JSON text of a tokenizer.json; FormatError if it is not JSON."""
     try:
-        return json.loads(text)
-    except (json.JSONDecodeError, TypeError, UnicodeDecodeError, RecursionError) as error:
+        return strict_json.loads(text)
+    except (ValueError, TypeError, RecursionError) as error:
         raise FormatError(
             f"tokenizer.json is not JSON ({error}); expected the file that a byte-level BPE tokenizer was saved as"
         ) from error

@@ -205,6 +205,7 @@ def check_tokenizer(data: bytes) -> None:
 
     tokenizer = read_tokenizer(data)
     text = tokenizer.to_str()
+    text.encode()
     assert ew.BPETokenizer.from_str(text).to_str() == text
     ids = tokenizer.encode("the cat é <|im_end|>")
     assert ids == ew.BPETokenizer.from_str(text).encode("the cat é <|im_end|>")

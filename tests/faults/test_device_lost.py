@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 from collections.abc import Callable, Sequence
@@ -21,7 +22,7 @@ SAMPLES = Path(__file__).parent.parent.parent / "web" / "samples"
 ALICE = (SAMPLES / "alice.txt").read_text(encoding="utf-8")[:1500]
 WELLS = (SAMPLES / "time-machine.txt").read_text(encoding="utf-8")[:1500]
 STEPS = {"steps": 5}
-POINTS = 4  # of each kind; `make soak` takes more
+POINTS = int(os.environ.get("EVERMIND_LOST_POINTS") or 4)  # `make soak` takes more
 
 
 class Fragile(NumpyBackend):

@@ -19,6 +19,7 @@ import evermind_web as ew
 from evermind_web.cli.contents import contents
 from evermind_web.errors import EvermindError, FormatError
 from evermind_web.formats import evl0, lmbc, moe0
+from evermind_web.formats import safetensors_io as safetensors
 from evermind_web.interop.package import EvermindModelPackage
 from evermind_web.session import container
 from evermind_web.session.model_set import read_tokenizer
@@ -120,6 +121,26 @@ def test_json_that_is_nested_too_deep_is_refused() -> None:
         ew.limbic.LimbicSession.from_json(parsers._limbic(), deep)
 
 
+def test_half_of_a_surrogate_pair_is_refused_where_a_file_is_read() -> None:
+    """JSON may spell it; no file that we write could hold it again."""
+    text = parsers.tokenizer_text()
+    with pytest.raises(FormatError, match=r"tokenizer\.json"):
+        ew.BPETokenizer.from_str(text.replace('"<unk>"', r'"\ud83d"'))
+    header = rb'{"__metadata__": {"k": "\ud83d"}}'
+    with pytest.raises(FormatError, match="no valid JSON"):
+        safetensors.read_arrays(struct.pack("<Q", len(header)) + header)
+    whole = rb'{"__metadata__": {"k": "\ud83d\udc4d"}}'
+    assert safetensors.read_arrays(struct.pack("<Q", len(whole)) + whole)[1] == {"k": "👍"}
+    manifest = json.loads(dict(members_of(parsers.export_files()[0]))["manifest.json"]) | {"metadata": {"a": "\ud83d"}}
+    with pytest.raises(FormatError, match="damaged"):
+        container.unpack(mutation.zipped([("manifest.json", json.dumps(manifest).encode())]), "file.zip")
+
+
+def members_of(data: bytes) -> list[tuple[str, bytes]]:
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        return [(name, archive.read(name)) for name in archive.namelist()]
+
+
 def test_a_gguf_array_of_arrays_of_arrays_ends() -> None:
     level = struct.pack("<IQ", 9, 1)
     pair = struct.pack("<Q", 1) + b"a" + struct.pack("<I", 9) + level * 5000
@@ -135,8 +156,7 @@ def test_a_gguf_array_is_shown_in_part() -> None:
 
 
 def test_an_export_that_names_a_member_a_thousand_times_is_refused() -> None:
-    with zipfile.ZipFile(io.BytesIO(parsers.export_files()[0])) as archive:
-        members = [(name, archive.read(name)) for name in archive.namelist()]
+    members = members_of(parsers.export_files()[0])
     manifest = json.loads(dict(members)["manifest.json"])
     manifest["members"] *= 1000
     changed = [("manifest.json", json.dumps(manifest).encode()), *members[1:]]
