@@ -46,7 +46,7 @@ class Long:
         self.backend.flush()
         module, stats = pyodide_js._module, self.backend.stats()
         return {"heap": module.HEAPU8.length, "proxies": module.pyproxy_alloc_map.size,
-                **{name: stats[name] for name in ("buffer_bytes", "scratch_bytes", "buffers", "pipelines", "open_reads")}}
+                **{key: stats[key] for key in ("buffer_bytes", "scratch_bytes", "buffers", "pipelines", "open_reads")}}
 
 pyodide_js._module.enable_pyproxy_allocation_tracing()
 sys.long_run = Long(await request_backend("webgpu", check=False))
