@@ -118,16 +118,12 @@ class Decoder:
         B, (V, D, L, K, H, E, k) = texts, arch
         self.history = K - 1
         self.state = [self._new((B, max(K - 1, 1), D)) for _ in range(L)]
-        self.x, self.n, self.a, self.m = (self._new((B, D)) for _ in range(4))
-        self.rstd, self.logits = self._new((B,)), self._new((B, V))
-        self.routing = [
-            self._new((B, k), "int32"), self._new((B, k)), self._new((B, E)), self._new((B * k,), "int32"),
-            self._new((B * k,), "int32"), self._new((E + 1,), "int32"), self._new((B * (k + 1), H)),
-        ]  # fmt: skip
+        self.x, self.logits = self._new((B, D)), self._new((B, V))
+        self.sizes = {"H": H, "E": E, "k": k}
         self.token, self.cursor = self._new((B,), "int32"), self._new((B,), "int32")
         self.draws, self.out = self._new((B, steps), "int32"), self._new((B, 2, steps), "int32")
         self.sampling, self.bias = self._new((ops.SAMPLING_SIZE,)), self._new((V,))
-        self.counts, self.no_noise = self._new((B, V), "int32"), self._new((ops.NOISE_SIZE,), "int32")
+        self.counts = self._new((B, V), "int32")
 
     def _new(self, shape: tuple[int, ...], dtype: str = "float32") -> Buf:
         self._bufs.append(self.backend.alloc(shape, dtype))
@@ -165,14 +161,10 @@ class Decoder:
 
     def step(self) -> None:
         """Queue one token's way through the layers, for every text: token → x."""
-        backend, arch = self.backend, self.arch
         self.weights.embedding.lookup(self.token, self.x)
         for w, state in zip(self.weights.layers, self.state, strict=True):
-            ops.rmsnorm_fwd(backend, (self.x, w.norm_conv), (self.n, self.rstd))
-            ops.conv_step(backend, (self.x, self.n, w.conv), (self.a, state))
-            ops.rmsnorm_fwd(backend, (self.a, w.norm_moe), (self.m, self.rstd))
-            sizes = {"H": arch.hidden_dim, "E": arch.num_experts, "k": arch.top_k}
-            ops.moe_fwd(backend, (self.a, self.m, w.moe, self.no_noise), (self.x, *self.routing), **sizes)
+            given = (self.x, w.norm_conv, w.conv, w.norm_moe, w.moe)
+            ops.layer_step(self.backend, given, (self.x, state), **self.sizes)
 
     def choose(self) -> None:
         """Queue sampling from x's logits: x → token, and its place in `out`."""

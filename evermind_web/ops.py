@@ -226,6 +226,12 @@ moe_bwd = _op(
     "gradients of shared(m) + sum gate*expert(m) for m and every parameter of the block; the choice is constant",
     scalars=("H", "E", "k"), rtol=1e-4,
 )  # fmt: skip
+layer_step = _op(
+    "layer_step", "x (B, D), norm_conv (D), conv (D, K), norm_moe (D), W (M)", "out (B, D) =, state (B, Q, D) +=",
+    "one decoding step of a layer: rmsnorm_fwd by norm_conv, conv_step, rmsnorm_fwd by norm_moe, moe_fwd without noise; "
+    "out may be x",
+    scalars=("H", "E", "k"), rtol=1e-4,
+)  # fmt: skip
 balance_bwd = _op(
     "balance_bwd", "m (N, D), W (M), experts:i (N, k), probs (N, E), balance (N)", "dm (N, D) +=, dW (M) +=",
     "gradient of the load-balance loss for the router: "

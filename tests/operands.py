@@ -136,6 +136,16 @@ def zero_router(drawn: Operands) -> None:
     drawn["W"][: drawn["probs"].shape[1] * drawn["m"].shape[1]] = 0
 
 
+def equal_router(experts: int) -> Edit:
+    """Equal rows of the router for so many experts."""
+
+    def edit(drawn: Operands) -> None:
+        width = drawn["x"].shape[1]
+        drawn["W"][: experts * width] = np.tile(drawn["W"][:width], experts)
+
+    return edit
+
+
 def router_noise(drawn: Operands) -> None:
     """Noise on the scores of the router."""
     drawn["noise"][ops.NOISE["amplitude"]] = np.float32(0.75).view(np.int32)

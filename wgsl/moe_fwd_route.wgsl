@@ -2,6 +2,7 @@
 // WG / LANES rows per workgroup. Every logit is summed in the same order, so equal router rows give equal logits.
 //#include moe_params
 //#include noise
+//#include logit_key
 
 @group(0) @binding(0) var<storage, read> m: array<f32>;              // (N, D)
 @group(0) @binding(1) var<storage, read> weights: array<f32>;        // (M)
@@ -15,14 +16,6 @@ override LANES: u32 = 32u; // threads that share a row; 1 needs no barriers: for
 const WG = 64u;
 const AT_ONCE = 8u; // experts whose partial sums are in workgroup memory at the same time
 var<workgroup> partial: array<f32, WG * AT_ONCE>; // (rows, AT_ONCE, LANES)
-
-// Larger logits give larger keys, -0 equals 0, and NaN is below everything: compares as integers, whatever a compiler does with NaN.
-fn key_of(logit: f32) -> u32 {
-    let bits = bitcast<u32>(logit);
-    if ((bits & 0x7fffffffu) > 0x7f800000u) { return 0u; }
-    if ((bits & 0x7fffffffu) == 0u) { return 0x80000000u; }
-    return select(bits | 0x80000000u, ~bits, (bits >> 31u) == 1u);
-}
 
 // One thread: the k largest logits of `row`, equal ones lowest index first; gates over them, probs over all.
 fn choose(row: u32) {

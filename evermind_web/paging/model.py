@@ -265,6 +265,8 @@ class PagedDecoder(Decoder):
     def __init__(self, model: PagedEvermindLM, texts: int) -> None:
         super().__init__(model.backend, model.config, Views(model.embedding, ()), 1, texts)
         self.model = model
+        self.n, self.a, self.m = (self._new(self.x.shape) for _ in range(3))
+        self.rstd = self._new((texts,))
 
     async def prefill_async(self, prompt: I32) -> None:
         """See `Decoder.prefill`."""

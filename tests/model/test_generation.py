@@ -80,7 +80,7 @@ class Cost:
 def test_cost_of_a_token_does_not_grow() -> None:
     cost = Cost(model_case("ragged"), 30).per_token
     assert len(cost) == 30
-    assert cost[1]["conv_step"] == 2
+    assert cost[1]["layer_step"] == 2
     assert "conv_fwd" not in cost[1]
     assert all(later == cost[1] for later in cost[2:])
 

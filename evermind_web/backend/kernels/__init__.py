@@ -29,6 +29,7 @@ FAMILIES: Final = {
     "norm": ("rmsnorm_fwd", "rmsnorm_bwd"),
     "conv": ("conv_fwd", "conv_bwd", "conv_step"),
     "moe": ("moe_fwd", "moe_bwd"),
+    "step": ("layer_step",),
     "head": ("head_logits", "head_xent_fwd", "head_xent_bwd"),
     "lora": (
         *("lora_fwd", "lora_bwd", "lora_down", "lora_up", "lora_outer", "lora_dropout"),

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from evermind_web.backend.kernels import Dispatch, Plan, Shapes, ceil_div, grid_of, plans, scratch
-from evermind_web.backend.kernels.tiles import lanes, row_constants, row_grid, tile_constants, tile_width
+from evermind_web.backend.kernels.tiles import lanes, product_lanes, row_constants, row_grid, tile_constants, tile_width
 
 _LOGITS = 1 << 22  # logits held at once, in elements
 _DX_GROUPS = 256  # workgroups wanted for dx, whose sums over the vocabulary are cut up to get them
 _DX_DEPTH = 128  # shortest piece of such a sum
+_FEW_ROWS = 16  # as many are multiplied without tiles, most of whose rows would be idle
 _FLOAT = 4  # bytes
 
 
@@ -37,7 +38,12 @@ def _rows(operands: tuple[int, ...], first: int, rows: int, v: int, gradient: bo
 def head_logits(shapes: Shapes, scalars: tuple[int, ...]) -> Plan:
     """x 0, emb 1 -> logits 2."""
     (n, d), (v, _) = shapes[:2]
-    return Plan((_logits((0, 1, 2), 0, n, d, v),))
+    if n > _FEW_ROWS or d % 4:
+        return Plan((_logits((0, 1, 2), 0, n, d, v),))
+    threads = product_lanes(d // 2)
+    columns, rows, _ = grid_of(ceil_div(v, 64 // threads))
+    grid = (columns, rows, ceil_div(n, 4))
+    return Plan((Dispatch("head_logits_rows", (0, 1, 2), grid, (n, d, v), {"LANES": threads}),))
 
 
 @plans("head_xent_fwd")

@@ -38,6 +38,13 @@ def lanes(length: int) -> int:
     return 256 if length >= 1024 else 64 if length >= 256 else 32
 
 
+def product_lanes(length: int) -> int:
+    """Threads that share one product of two rows of that length, at most 64: about two loads of four values each."""
+    if software:
+        return 1
+    return max(8, min(64, 1 << (length // 8).bit_length() - 1 if length >= 8 else 1))
+
+
 def row_constants(threads: int) -> dict[str, float]:
     """Constants of a kernel that includes row_reduce, with `threads` per row."""
     return {"WG": max(64, threads), "LANES": threads}

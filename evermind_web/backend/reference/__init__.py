@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from evermind_web.backend.reference import conv, embed, head, limbic, lora, moe, noise, norm, optim, sample
+from evermind_web.backend.reference import conv, embed, head, limbic, lora, moe, noise, norm, optim, sample, step
 
 REFERENCE: dict[str, Callable[..., None]] = {
     function.__name__: function
@@ -22,6 +22,7 @@ REFERENCE: dict[str, Callable[..., None]] = {
         conv.conv_step,
         moe.moe_fwd,
         moe.moe_bwd,
+        step.layer_step,
         moe.balance_bwd,
         noise.dropout,
         head.head_logits,
