@@ -24,9 +24,9 @@ demo: dist ## serve the page; HEADLESS=1, or no display: also drive it through t
 bench: setup ## the benchmark page, in small, with its peers (installed in bench/peers/ at the first run)
 	@$(RUN) -m bench.run
 
-test: setup ## all tests: CPython, then headless Chromium with WebGPU (ARGS=… for pytest)
+test: setup ## all tests: CPython, and beside it headless Chromium with WebGPU (ARGS=… for pytest)
 	@$(RUN) -m tools.build_dist
-	@$(RUN) -m pytest $(ARGS)
+	@$(RUN) -m tools.run_tests $(ARGS)
 
 TORCH_ENV := .cache/torch-venv
 TORCH ?= torch==2.13.0
