@@ -270,6 +270,10 @@ async def _tiny_difference(name: str) -> float:
 
 
 # ── single operations ────────────────────────────────────────────────────────
+WORTH_S = 0.03  # what the runs of one measurement take at least
+MOST_REPEATS = 4096
+
+
 class Operation:
     """One operation of `ops` on random data, many times in one submit."""
 
@@ -315,6 +319,9 @@ class Operation:
         self.small = self.backend.alloc((1,))
         self.bufs.append(self.small)
         await self.seconds(2)
+        # A read takes milliseconds, give or take one: what is measured has to be well above that.
+        while repeats < MOST_REPEATS and await self.seconds(2 * repeats) - await self.seconds(repeats) < WORTH_S:
+            repeats *= 2
         times = [await self.seconds(2 * repeats) - await self.seconds(repeats) for _ in range(rounds)]
         ms = 1000 * statistics.median(times) / repeats
         for buf in self.bufs:
