@@ -1,6 +1,7 @@
 """`make soak`: the fault tests at full volume, for hours; `make test` runs about a hundredth of each.
 
     python -m tools.soak [files] [devices] [power] [long]        all of them without a name
+    python -m tools.soak files:backup                            one parser of tests/faults/parsers.py
 
 `SOAK_SCALE` shrinks every count (0.01 is about what `make test` does). A run that was stopped goes on where it was;
 each job that is finished appends one line of figures to docs/reliability.jsonl. A broken promise is printed with the
@@ -74,12 +75,12 @@ def scaled(count: int) -> int:
 
 
 # ── files ────────────────────────────────────────────────────────────────────
-def files(progress: Progress) -> bool:
-    """Broken files into every parser."""
+def files(progress: Progress, only: str = "") -> bool:
+    """Broken files into every parser, or into the one that is named."""
     from tests.faults import fuzz, parsers
 
     good = True
-    for parser in parsers.PARSERS:
+    for parser in (one for one in parsers.PARSERS if only in ("", one.name)):
         job, count = f"files: {parser.name}", scaled(FILES)
         at = progress.of(
             job,
@@ -187,13 +188,15 @@ JOBS: dict[str, Callable[[Progress], bool]] = {"files": files, "devices": device
 
 def main() -> int:
     """Run the jobs that are named, or all."""
-    names = sys.argv[1:] or list(JOBS)
+    named = dict(name.split(":", 1) if ":" in name else (name, "") for name in sys.argv[1:])
+    names = list(named) or list(JOBS)
     if unknown := set(names) - set(JOBS):
         say("soak", f"no such job: {', '.join(sorted(unknown))}; there are {', '.join(JOBS)}")
         return 2
     progress = Progress()
     try:
-        good = [JOBS[name](progress) for name in names]  # all of them, whatever one of them finds
+        jobs = JOBS | {"files": lambda progress: files(progress, named.get("files", ""))}
+        good = [jobs[name](progress) for name in names]  # all of them, whatever one of them finds
         return 0 if all(good) else 1
     except KeyboardInterrupt:
         say("soak", "stopped; the next run goes on from here")

@@ -149,9 +149,13 @@ def check_name(name: str) -> str:
         raise InvalidArgumentError("a record needs a name")
     if len(name) > MAX_NAME:
         raise InvalidArgumentError(f"a record's name has at most {MAX_NAME} characters, this one has {len(name)}")
-    if any("\ud800" <= char <= "\udfff" for char in name):
+    if not _is_unicode(name):
         raise InvalidArgumentError("a record's name is not valid Unicode text")
     return name
+
+
+def _is_unicode(text: str) -> bool:
+    return not any("\ud800" <= char <= "\udfff" for char in text)
 
 
 def check_metadata(metadata: JsonObject | None) -> JsonObject:
@@ -159,7 +163,8 @@ def check_metadata(metadata: JsonObject | None) -> JsonObject:
     if metadata is not None and not isinstance(metadata, dict):
         raise InvalidArgumentError(f"metadata must be a dict, got {type(metadata).__name__}")
     try:
-        text = json.dumps(metadata or {}, allow_nan=False)
+        text = json.dumps(metadata or {}, allow_nan=False, ensure_ascii=False)
+        text.encode()  # half of a surrogate pair is in no file
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidArgumentError(f"metadata must be plain JSON: {error}") from error
     copy: JsonObject = json.loads(text, parse_int=_safe_integer)
@@ -178,6 +183,8 @@ def prepare(item: SaveItem) -> tuple[Record, bytes]:
         raise InvalidArgumentError(f'a record\'s kind is a short word such as "base" or "adapter", got {item.kind!r}')
     if not isinstance(item.base_fingerprint, str):
         raise InvalidArgumentError(f"base_fingerprint must be a str, got {type(item.base_fingerprint).__name__}")
+    if not _is_unicode(item.kind + item.base_fingerprint + item.created):
+        raise InvalidArgumentError("a record's kind, base_fingerprint or date is not valid Unicode text")
     if not isinstance(item.data, (bytes, bytearray, memoryview)):
         raise InvalidArgumentError(f"data to save must be bytes, got {type(item.data).__name__}")
     data = bytes(item.data)

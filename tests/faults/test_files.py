@@ -17,12 +17,13 @@ from hypothesis import strategies as st
 
 import evermind_web as ew
 from evermind_web.cli.contents import contents
-from evermind_web.errors import EvermindError, FormatError
+from evermind_web.errors import EvermindError, FormatError, InvalidArgumentError
 from evermind_web.formats import evl0, lmbc, moe0
 from evermind_web.formats import safetensors_io as safetensors
 from evermind_web.interop.package import EvermindModelPackage
 from evermind_web.session import container
 from evermind_web.session.model_set import read_tokenizer
+from evermind_web.store import MemoryStore, SaveItem
 from tests.faults import mutation, parsers
 from tests.faults.fuzz import Tally, attack, run, watching
 from tests.faults.parsers import PARSERS, Parser
@@ -134,6 +135,19 @@ def test_half_of_a_surrogate_pair_is_refused_where_a_file_is_read() -> None:
     manifest = json.loads(dict(members_of(parsers.export_files()[0]))["manifest.json"]) | {"metadata": {"a": "\ud83d"}}
     with pytest.raises(FormatError, match="damaged"):
         container.unpack(mutation.zipped([("manifest.json", json.dumps(manifest).encode())]), "file.zip")
+
+
+async def test_half_of_a_surrogate_pair_is_refused_by_a_store() -> None:
+    store = MemoryStore()
+    for item in (
+        SaveItem("a", b"", "\ud83d"),
+        SaveItem("a", b"", "base", "\ud83d"),
+        SaveItem("a", b"", "base", created="\ud83d"),
+        SaveItem("a", b"", "base", metadata={"deep": [{"\ud83d": 1}]}),
+    ):
+        with pytest.raises(InvalidArgumentError, match=r"Unicode|plain JSON"):
+            await store.save_many([item])
+    assert await store.list() == []
 
 
 def members_of(data: bytes) -> list[tuple[str, bytes]]:
