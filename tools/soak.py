@@ -188,7 +188,7 @@ JOBS: dict[str, Callable[[Progress], bool]] = {"files": files, "devices": device
 
 def main() -> int:
     """Run the jobs that are named, or all."""
-    named = dict(name.split(":", 1) if ":" in name else (name, "") for name in sys.argv[1:])
+    named = {name: only for name, _, only in (word.partition(":") for word in sys.argv[1:])}
     names = list(named) or list(JOBS)
     if unknown := set(names) - set(JOBS):
         say("soak", f"no such job: {', '.join(sorted(unknown))}; there are {', '.join(JOBS)}")
