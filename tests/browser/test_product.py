@@ -1,0 +1,283 @@
+"""The page as a product: the shipped model, the editor, personas, records, mood, backups; nothing leaves the device."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Page, expect
+
+from tests.browser.conftest import PageLog
+from tests.browser.story_page import STORY_MS, StoryPage
+
+NUMPY = "/?backend=numpy"
+TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom. " * 12
+OTHER = "We had everything before us, we had nothing before us, we were all going direct. " * 12
+SHIPPED = Path(__file__).parents[2] / "web" / "models" / "evermind-base.evl0"
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def story(page: Page) -> AsyncIterator[StoryPage]:
+    """The page with a model of a few steps, saved as "Times", ready for short texts."""
+    story = StoryPage(page)
+    await story.open(NUMPY)
+    await story.part("train-text").fill(TEXT)
+    await story.learn("train", 2)
+    await story.save("Times")
+    await story.part("max-tokens").fill("12")
+    yield story
+
+
+async def make_persona(story: StoryPage, name: str, text: str) -> None:
+    await story.part("personalize-text").fill(text)
+    await story.part("adapter-name").fill(name)
+    await story.learn("personalize", 1)
+    await story.ready()
+
+
+def persona(story: StoryPage, name: str):  # type: ignore[no-untyped-def]
+    return story.page.locator(f'[data-testid="persona"][data-name="{name}"]')
+
+
+# ---- the shipped model, and privacy ---------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not SHIPPED.is_file(), reason="this checkout ships no model")
+async def test_the_shipped_model_is_fetched_once_and_nothing_leaves_the_device(page: Page, page_log: PageLog) -> None:
+    story = StoryPage(page)
+    await story.open(NUMPY)
+    start = story.part("shipped-start")
+    await expect(story.part("shipped-status")).to_contain_text(re.compile(r"13\.8 MB, fetched once"))
+    await start.click()
+    await expect(story.item("evermind-base")).to_be_visible(timeout=STORY_MS)
+    await story.ready()
+    assert sum(url.endswith(".evl0") for url in page_log.requests) == 1
+    await story.part("max-tokens").fill("12")
+    await story.write()
+    text = await story.part("output").inner_text()
+    assert len(text) > 30
+
+    await page.reload()
+    await story.ready()
+    await expect(story.part("shipped-status")).to_contain_text("no download")
+    loaded = len(page_log.requests)
+    await start.click()
+    await story.ready()
+    await expect(story.part("generate")).to_be_enabled(timeout=STORY_MS)
+    await story.part("max-tokens").fill("12")
+    await story.write()
+    assert await story.part("output").inner_text() == text
+    await make_persona(story, "Private", OTHER)
+    await story.write()
+    # The runtime and the base are there: not one request more, to anybody.
+    assert page_log.requests[loaded:] == []
+
+
+# ---- writing --------------------------------------------------------------------------------------------------
+
+
+async def test_the_editor_takes_words_and_rejects(story: StoryPage) -> None:
+    prompt, output = story.part("prompt"), story.part("output")
+    await prompt.fill("It was")
+    await story.write()
+    written = await output.inner_text()
+    assert written.startswith("It was")
+    assert await prompt.input_value() == "It was"
+    await prompt.press("End")
+    await prompt.press("ArrowRight")
+    first = await prompt.input_value()
+    assert len(first) > len("It was")
+    assert written.startswith(first)
+    await story.part("take-word").click()
+    second = await prompt.input_value()
+    assert len(second) > len(first)
+    # Typing what is suggested takes it; anything else rejects it.
+    following = written[len(second)]
+    await prompt.press("End")
+    await prompt.press_sequentially(following)
+    assert await output.inner_text() == written
+    await prompt.press("Escape")
+    assert await output.inner_text() == second + following
+    await expect(story.part("take-all")).to_be_disabled()
+
+    await prompt.fill("It was")
+    await prompt.press("Control+Enter")
+    await story.ready()
+    await expect(output).to_have_text(written)
+    await story.page.locator("#sampling summary").click()
+    await story.part("frequency-penalty").fill("2")  # so that the little that it knows does not decide everything
+    await story.part("temperature").fill("1.5")
+    await story.part("another").click()
+    await expect(story.part("seed")).to_have_value("2")
+    await story.ready()
+    assert await output.inner_text() != written
+    await story.part("take-all").click()
+    assert await prompt.input_value() == await output.inner_text()
+
+
+async def test_sampling_presets_and_reset(story: StoryPage) -> None:
+    await story.page.locator("#sampling summary").click()
+    preset = story.part("preset")
+    await expect(preset).to_have_value("Balanced")
+    await preset.select_option("Likeliest word")
+    await expect(story.part("temperature")).to_have_value("0")
+    await story.part("prompt").fill("It was")
+    await story.write()
+    greedy = await story.part("output").inner_text()
+    await preset.select_option("Inventive")
+    await story.part("top-k").fill("1")  # only the likeliest is left
+    await expect(preset).to_have_value("Your own")
+    await story.write()
+    assert await story.part("output").inner_text() == greedy
+    await story.part("top-p").fill("0")
+    await story.part("generate").click()
+    await story.expect_error("top_p must be above 0")
+    await story.part("sampling-reset").click()
+    await expect(preset).to_have_value("Balanced")
+
+
+async def test_tokens_show_what_else_was_likely(story: StoryPage) -> None:
+    await story.part("prompt").fill("It was the")
+    await story.part("show-tokens").click()
+    tokens = story.part("tokens").get_by_role("button")
+    await expect(tokens.first).to_be_visible()
+    assert "".join(await tokens.all_inner_texts()).replace("\xa0", " ") == "It was the"
+    await tokens.first.focus()
+    await expect(story.part("token-details")).to_contain_text(re.compile(r"“.+”: .+ %\. Likeliest here: “"))
+    await tokens.first.press("ArrowRight")
+    await expect(tokens.nth(1)).to_be_focused()
+
+
+# ---- personas -------------------------------------------------------------------------------------------------
+
+
+async def test_several_files_are_read_previewed_and_removed(story: StoryPage, tmp_path: Path) -> None:
+    chat = [{"role": "user", "content": "Where is the cat?"}, {"role": "bot", "content": {"parts": ["On the mat."]}}]
+    files = {
+        "a.md": "# A heading\n\nand words",
+        "b.html": "<html><head><title>no</title><script>alert('no')</script></head><body><p>First.</p><p>Second.</p>",
+        "c.json": json.dumps({"id": "no", "messages": chat}),
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    await story.part("personalize-file").set_input_files([tmp_path / name for name in files])
+    box = story.part("personalize-text")
+    await expect(box).to_have_value("# A heading\n\nand words\n\nFirst.\nSecond.\n\nWhere is the cat?\nOn the mat.")
+    rows = story.page.locator("#personalize-files li")
+    await expect(rows).to_have_count(3)
+    await expect(rows.nth(2)).to_contain_text("c.json · 7 words")
+    await rows.nth(0).get_by_role("button").click()
+    await expect(box).to_have_value("First.\nSecond.\n\nWhere is the cat?\nOn the mat.")
+    await expect(story.page.locator("#personalize-count")).to_contain_text("2 files · 9 words")
+    (tmp_path / "bad.json").write_text("{no json")
+    await story.part("personalize-file").set_input_files(tmp_path / "bad.json")
+    await story.expect_error(r"bad\.json is not valid JSON")
+
+
+async def test_the_life_of_a_persona(story: StoryPage) -> None:
+    page = story.page
+    await make_persona(story, "Plain", OTHER)
+    await expect(persona(story, "Plain")).to_contain_text(re.compile(r"loss \d.* → .*180 words.*2\d\d\d"))
+    await expect(story.item("Plain")).to_be_visible()  # saved at once, as its model is
+
+    await persona(story, "Plain").get_by_test_id("persona-learn").click()
+    await expect(page.locator("#go-on-choice")).to_be_visible()
+    await make_persona(story, "Plain", OTHER.upper())
+    await persona(story, "Plain").get_by_test_id("persona-texts").click()
+    texts = story.part("text")
+    await expect(texts).to_have_count(2)
+    await texts.first.get_by_role("button").click()
+    await expect(texts.first).to_contain_text("Removed.")
+    await page.locator("#texts-dialog").get_by_role("button", name="Close").click()
+
+    await persona(story, "Plain").get_by_test_id("persona-duplicate").click()
+    await expect(persona(story, "Plain 2")).to_be_visible()
+    await persona(story, "Plain 2").get_by_test_id("persona-rename").click()
+    await story.part("rename-name").fill("Loud")
+    await story.part("rename-ok").click()
+    await expect(persona(story, "Loud")).to_be_visible()
+    await persona(story, "Loud").get_by_test_id("persona-colour").fill("#00aa55")
+    await persona(story, "Loud").get_by_test_id("persona-use").click()
+    await expect(story.part("writer")).to_have_text("Writes: Loud")
+
+    await story.part("mix").fill("25")
+    await story.part("mix-toggle").check()
+    await expect(story.part("writer")).to_have_text("Writes: 75 % Plain + 25 % Loud")
+    await story.write()
+    assert await story.part("output").inner_text()
+    await persona(story, "Loud").get_by_test_id("persona-use").click()
+    await story.part("second-select").select_option("Plain")
+    await story.write("compare")
+    sides = [await story.part(f"compare-{side}").inner_text() for side in ("base", "adapter", "second")]
+    assert sides[1] == sides[2] != sides[0]  # a copy writes what its original writes
+
+    await persona(story, "Loud").get_by_test_id("persona-delete").click()
+    await expect(persona(story, "Loud")).to_have_count(0)
+    await story.part("undo").click()
+    await expect(persona(story, "Loud")).to_be_visible()
+    await expect(persona(story, "Loud").get_by_test_id("persona-colour")).to_have_value("#00aa55")
+
+
+async def test_a_runs_record_stays_and_can_be_taken_along(story: StoryPage, tmp_path: Path) -> None:
+    await make_persona(story, "Plain", OTHER)
+    await story.page.reload()
+    await story.ready()
+    await story.load("Plain")
+    await persona(story, "Plain").get_by_test_id("persona-record").click()
+    await expect(story.part("record-summary")).to_contain_text(re.compile("Gradient norm .* overflowed: 0"))
+    await expect(story.part("experts").locator(".bar-row")).to_have_count(2)
+    for kind, start in (("csv", b"step,loss,gradient_norm,held_out_loss\n0,,,"), ("png", b"\x89PNG")):
+        async with story.page.expect_download() as download:
+            await story.part(f"record-{kind}").click()
+        path = tmp_path / f"run.{kind}"
+        await (await download.value).save_as(path)
+        assert path.read_bytes().startswith(start)
+
+
+# ---- mood, storage --------------------------------------------------------------------------------------------
+
+
+async def test_the_mood_is_off_and_then_moves_what_is_written(story: StoryPage) -> None:
+    await story.part("prompt").fill("It was")
+    await story.part("temperature").fill("1")
+    await story.write()
+    plain = await story.part("output").inner_text()
+    await expect(story.page.locator("#mood-panel")).to_be_hidden()
+    await story.part("mood-toggle").check()
+    await expect(story.part("mood-bars").locator(".bar-row")).to_have_count(8)
+    await story.part("trait-openness").fill("100")
+    for _ in range(3):
+        await story.part("feel-surprise").click()
+    await expect(story.part("mood-effect")).to_have_text(re.compile(r"temperature 1\.00 into 1\.[1-9]"))
+    await story.write()
+    assert await story.part("output").inner_text() != plain
+    await story.part("mood-toggle").uncheck()
+    await expect(story.page.locator("#mood-panel")).to_be_hidden()
+    await story.write()
+    assert await story.part("output").inner_text() == plain
+
+
+async def test_backup_delete_all_and_restore(story: StoryPage, tmp_path: Path) -> None:
+    await make_persona(story, "Plain", OTHER)
+    await expect(story.part("storage-list")).to_contain_text(
+        re.compile("Texts that personas learned from.*1, 180 words")
+    )
+    async with story.page.expect_download() as download:
+        await story.part("backup").click()
+    path = tmp_path / "backup.zip"
+    await (await download.value).save_as(path)
+    await story.part("wipe").click()
+    await story.part("confirm-ok").click()
+    await expect(story.part("saved-list")).to_have_text("Nothing saved yet.")
+    await story.page.evaluate("localStorage.clear()")
+    await story.page.reload()
+    await story.ready()
+    await story.part("restore").set_input_files(path)
+    await expect(story.item("Plain")).to_be_visible()
+    await story.load("Plain")
+    await persona(story, "Plain").get_by_test_id("persona-texts").click()
+    await expect(story.part("text")).to_contain_text("pasted text · 180 words")
