@@ -236,8 +236,7 @@ def layer_forward(tape: Tape, weights: Views, index: int) -> None:
     x, out = tape.x[index], tape.x[index + 1]
     ops.rmsnorm_fwd(backend, (x, w.norm_conv), (t.n, t.rstd_conv))
     tape.drop(index, 0, t.n)
-    ops.conv_fwd(backend, (x, t.n, w.conv, tape.pos), (t.a,))
-    ops.rmsnorm_fwd(backend, (t.a, w.norm_moe), (t.m, t.rstd_moe))
+    ops.conv_norm_fwd(backend, (x, t.n, w.conv, tape.pos, w.norm_moe), (t.a, t.m, t.rstd_moe))
     tape.drop(index, 1, t.m)
     saved = (t.experts, t.gates, t.probs, t.order, t.inverse, t.starts, t.hidden)
     inputs = (t.a, t.m, w.moe, tape.router_noise(index))

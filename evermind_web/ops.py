@@ -196,6 +196,10 @@ conv_fwd = _op(
     "conv_fwd", "x (N, D), n (N, D), w (D, K), pos:i (N)", "a (N, D) =",
     "a[t,c] = x[t,c] + sum_{j<K, pos[t]>=j} w[c,j] * n[t-j,c]",
 )  # fmt: skip
+conv_norm_fwd = _op(
+    "conv_norm_fwd", "x (N, D), n (N, D), w (D, K), pos:i (N), g (D)", "a (N, D) =, m (N, D) =, rstd (N) =",
+    "conv_fwd, and rmsnorm_fwd of its result by g: m, rstd",
+)  # fmt: skip
 conv_bwd = _op(
     "conv_bwd", "n (N, D), w (D, K), pos:i (N), da (N, D)", "dn (N, D) =, dw (D, K) +=",
     "dn[t,c] = sum_{j: pos[t+j]>=j} da[t+j,c] * w[c,j]; dw[c,j] += sum_t da[t,c] * n[t-j,c]", rtol=1e-4,
@@ -228,7 +232,7 @@ moe_bwd = _op(
 )  # fmt: skip
 layer_step = _op(
     "layer_step", "x (B, D), norm_conv (D), conv (D, K), norm_moe (D), W (M)", "out (B, D) =, state (B, Q, D) +=",
-    "one decoding step of a layer: rmsnorm_fwd by norm_conv, conv_step, rmsnorm_fwd by norm_moe, moe_fwd without noise; "
+    "one decoding step of a layer: rmsnorm_fwd by norm_conv, conv_step, rmsnorm_fwd by norm_moe, moe_fwd, no noise; "
     "out may be x",
     scalars=("H", "E", "k"), rtol=1e-4,
 )  # fmt: skip

@@ -260,11 +260,19 @@ _PACKED = ("packed_embed_fwd", "packed_head_logits", "packed_head_xent_fwd", "pa
 OP_CASES: tuple[OpCase, ...] = (
     *_sized(["embed_fwd", "embed_bwd"], "N V D", *_N_V_D),
     _case("embed_bwd", {"N": 97, "V": 37, "D": 12}, "one-token", put("tokens", 36)),
-    *_sized(["rmsnorm_fwd", "rmsnorm_bwd"], "N D", (1, 5), (17, 12), (40, 20), (97, 64), (3, 192)),
+    *_sized(["rmsnorm_fwd", "rmsnorm_bwd"], "N D", (1, 5), (17, 12), (40, 20), (97, 64), (3, 192), (1100, 20)),
     _case("rmsnorm_fwd", {"N": 3, "D": 5}, "zero-row", put("x", 0, 1)),
     _case("rmsnorm_bwd", {"N": 3, "D": 5}, "zero-row", put("x", 0, 1)),
     *_sized(
-        ["conv_fwd", "conv_bwd"], "N D K", (1, 5, 3), (2, 12, 5), (40, 20, 1), (97, 12, 2), (40, 64, 3), (130, 5, 5)
+        ["conv_fwd", "conv_norm_fwd", "conv_bwd"],
+        "N D K",
+        (1, 5, 3),
+        (2, 12, 5),
+        (40, 20, 1),
+        (97, 12, 2),
+        (40, 64, 3),
+        (130, 5, 5),
+        (1100, 12, 3),
     ),
     *_sized(["conv_step"], "B D K", (1, 5, 1), (1, 12, 2), (3, 20, 3), (2, 64, 5)),
     *_sized(["moe_fwd", "moe_bwd"], "N D H E k", *_MOE_SIZES),

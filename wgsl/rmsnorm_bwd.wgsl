@@ -1,37 +1,59 @@
-// rmsnorm_bwd: dx += rstd*(g*dy) - x * rstd^3 * mean(g*dy*x); reference: backend/reference/norm.py; test: tests/ops/test_norm.py
-// One workgroup per row. The gain's gradient is rmsnorm_bwd_gain.
+// rmsnorm_bwd: dx += rstd*(g*dy) - x*rstd^3*mean(g*dy*x), dg += sum_n dy*x*rstd; reference: backend/reference/norm.py; test: tests/ops/test_norm.py
+// The first `row_groups` workgroups have WG / LANES rows of dx each; the others columns of dg over a part of the rows.
+// One part adds to dg; several leave sums for sum_parts.
+//#include row_reduce
+//#include column_reduce
 
-struct Shape { n: u32, d: u32 }
+struct Shape { n: u32, d: u32, row_groups: u32, column_groups: u32, parts: u32, rows: u32 } // rows of one part
 
 @group(0) @binding(0) var<storage, read> x: array<f32>;  // (N, D)
 @group(0) @binding(1) var<storage, read> g: array<f32>;  // (D)
 @group(0) @binding(2) var<storage, read> rstd: array<f32>;  // (N)
 @group(0) @binding(3) var<storage, read> dy: array<f32>;  // (N, D)
-@group(0) @binding(4) var<storage, read_write> dx: array<f32>;  // (N, D)
-@group(0) @binding(5) var<uniform> shape: Shape;
+@group(0) @binding(4) var<storage, read_write> dx: array<f32>;  // (N, D) +=
+@group(0) @binding(5) var<storage, read_write> dg: array<f32>;  // (D) +=, or (parts, D) =
+@group(0) @binding(6) var<uniform> shape: Shape;
 
-const WG = 64u;
-var<workgroup> partial: array<f32, WG>;
-
-@compute @workgroup_size(WG)
-fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
-        @builtin(local_invocation_index) lane: u32) {
-    let row = group.x + group.y * groups.x;
-    if (row >= shape.n) { return; }
-    let start = row * shape.d;
+fn add_rows(first: u32, thread: u32) {
+    let row = first + thread / LANES;
+    let start = min(row, shape.n - 1u) * shape.d;
+    let lane = thread % LANES;
     var sum = 0.0;
-    for (var c = lane; c < shape.d; c += WG) {
-        sum += g[c] * dy[start + c] * x[start + c];
-    }
-    partial[lane] = sum;
-    for (var half = WG / 2u; half > 0u; half /= 2u) {
-        workgroupBarrier();
-        if (lane < half) { partial[lane] += partial[lane + half]; }
-    }
-    workgroupBarrier();
+    for (var c = lane; c < shape.d; c += LANES) { sum += g[c] * dy[start + c] * x[start + c]; }
+    sum = row_sum(thread, sum);
+    if (row >= shape.n) { return; }
     let scale = rstd[row];
-    let pull = partial[0] / f32(shape.d) * scale * scale * scale;
-    for (var c = lane; c < shape.d; c += WG) {
+    let pull = sum / f32(shape.d) * scale * scale * scale;
+    for (var c = lane; c < shape.d; c += LANES) {
         dx[start + c] += scale * (g[c] * dy[start + c]) - x[start + c] * pull;
     }
+}
+
+fn add_columns(first: u32, part: u32, thread: u32) {
+    let columns = WG / SHARES;
+    let c = first + thread % columns;
+    let end = min(shape.n, (part + 1u) * shape.rows);
+    var sum = 0.0;
+    if (c < shape.d) {
+        for (var t = part * shape.rows + thread / columns; t < end; t += SHARES) {
+            sum += dy[t * shape.d + c] * x[t * shape.d + c] * rstd[t];
+        }
+    }
+    sum = column_sum(thread, sum);
+    if (thread < columns && c < shape.d) {
+        if (shape.parts == 1u) { dg[c] += sum; } else { dg[part * shape.d + c] = sum; }
+    }
+}
+
+@compute @workgroup_size(WG)
+fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
+        @builtin(local_invocation_index) thread: u32) {
+    let group = id.x + id.y * groups.x;
+    if (group < shape.row_groups) {
+        add_rows(group * (WG / LANES), thread);
+        return;
+    }
+    let number = group - shape.row_groups;
+    let part = number / shape.column_groups;
+    if (part < shape.parts) { add_columns(number % shape.column_groups * (WG / SHARES), part, thread); }
 }

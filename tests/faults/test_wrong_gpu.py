@@ -61,7 +61,9 @@ async def test_gp13_a_sound_device_is_left_alone() -> None:
     assert set(sound.ran) == set(ops.OPS)
 
 
-@pytest.mark.parametrize("broken", [("conv_fwd",), ("moe_bwd", "adamw"), ("embed_bwd", "head_xent_bwd", "dropout")])
+@pytest.mark.parametrize(
+    "broken", [("conv_norm_fwd",), ("moe_bwd", "adamw"), ("embed_bwd", "head_xent_bwd", "dropout")]
+)
 async def test_gp13_what_is_broken_runs_on_numpy_with_the_same_bits(broken: tuple[str, ...]) -> None:
     device = Wrong(*broken)
     patched = await selfcheck.checked(device)
@@ -76,7 +78,7 @@ async def test_gp13_what_is_broken_runs_on_numpy_with_the_same_bits(broken: tupl
 
 async def test_gp13_a_device_with_too_much_wrong_is_refused() -> None:
     with pytest.raises(BackendError, match=r"wrong results in 5 operations: embed_fwd: x differs from NumPy's by"):
-        await selfcheck.checked(Wrong("embed_fwd", "conv_fwd", "moe_fwd", "adamw", "sample"))
+        await selfcheck.checked(Wrong("embed_fwd", "conv_norm_fwd", "moe_fwd", "adamw", "sample"))
 
 
 async def test_gp13_a_good_verdict_is_remembered_and_a_bad_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +92,7 @@ async def test_gp13_a_good_verdict_is_remembered_and_a_bad_one_is_not(monkeypatc
 
     monkeypatch.setattr(environment, "recall", recall)
     monkeypatch.setattr(environment, "remember", remember)
-    await selfcheck.checked(Wrong("conv_fwd"))
+    await selfcheck.checked(Wrong("conv_norm_fwd"))
     assert not notes
     await selfcheck.checked(Wrong())
     (key,) = notes
@@ -112,12 +114,12 @@ async def test_gp13_a_kernel_that_does_not_compile_is_found_by_name(
         return load
 
     monkeypatch.setattr(
-        webgpu_backend, "load_kernel", spoil("conv_fwd", lambda code: code.replace("fn main", "fn mian"))
+        webgpu_backend, "load_kernel", spoil("conv_norm_fwd", lambda code: code.replace("fn main", "fn mian"))
     )
     device = await request_backend("wgpu")
     try:
-        broken = await selfcheck.broken_operations(device, ("embed_fwd", "conv_fwd", "rmsnorm_fwd"))
-        assert list(broken) == ["conv_fwd"]
+        broken = await selfcheck.broken_operations(device, ("embed_fwd", "conv_norm_fwd", "rmsnorm_fwd"))
+        assert list(broken) == ["conv_norm_fwd"]
         patched = PatchedBackend(device, broken)
         model, twin = (ew.EvermindLM(9, d_model=12, hidden_dim=8, seed=1, backend=b) for b in (patched, NumpyBackend()))
         assert np.abs(model.forward([1, 2, 3]) - twin.forward([1, 2, 3])).max() < 1e-4

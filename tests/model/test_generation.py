@@ -81,7 +81,7 @@ def test_cost_of_a_token_does_not_grow() -> None:
     cost = Cost(model_case("ragged"), 30).per_token
     assert len(cost) == 30
     assert cost[1]["layer_step"] == 2
-    assert "conv_fwd" not in cost[1]
+    assert "conv_norm_fwd" not in cost[1]
     assert all(later == cost[1] for later in cost[2:])
 
 
@@ -91,7 +91,7 @@ def test_cost_of_a_prompt_is_bounded_by_what_the_model_can_see() -> None:
 
     class Watching(CountingBackend):
         def run(self, op: str, ins: Any, outs: Any, scalars: Any) -> None:
-            if op == "conv_fwd":
+            if op == "conv_norm_fwd":
                 rows.append(ins[0].shape[0])
             super().run(op, ins, outs, scalars)
 

@@ -11,9 +11,9 @@ from tests.cases import OpCase, op_cases
 from tests.ops.checks import agree, call, check_gradients, doubles
 
 
-@pytest.mark.parametrize("case", op_cases("conv_fwd", "conv_bwd", "conv_step"), ids=str)
-def test_kernel_agrees(cpu: Backend, gpu: Backend, case: OpCase) -> None:
-    agree(cpu, gpu, case)
+@pytest.mark.parametrize("case", op_cases("conv_fwd", "conv_norm_fwd", "conv_bwd", "conv_step"), ids=str)
+def test_kernel_agrees(cpu: Backend, gpu: Backend, device: Backend, case: OpCase) -> None:
+    agree(cpu, device, case)
 
 
 @pytest.mark.parametrize("case", op_cases("conv_bwd"), ids=str)

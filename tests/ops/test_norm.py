@@ -11,8 +11,8 @@ from tests.ops.checks import agree, call, check_gradients, doubles
 
 
 @pytest.mark.parametrize("case", op_cases("rmsnorm_fwd", "rmsnorm_bwd"), ids=str)
-def test_kernel_agrees(cpu: Backend, gpu: Backend, case: OpCase) -> None:
-    agree(cpu, gpu, case)
+def test_kernel_agrees(cpu: Backend, gpu: Backend, device: Backend, case: OpCase) -> None:
+    agree(cpu, device, case)
 
 
 @pytest.mark.parametrize("case", op_cases("rmsnorm_bwd"), ids=str)

@@ -3,32 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
 from evermind_web import ops
 from evermind_web.backend.base import Array, Backend
-from evermind_web.backend.kernels import tiles
-from evermind_web.backend.native_webgpu import NativeDevice
-from evermind_web.backend.webgpu_backend import WebGPUBackend
 from tests.cases import OpCase, op_cases
 from tests.ops.checks import agree
 from tests.parity import run_op
 
 CASES = op_cases("layer_step")
-
-
-@pytest.fixture(scope="module", params=["many threads a row", "one thread a row"])
-def device(request: pytest.FixtureRequest) -> Iterator[Backend]:
-    """Plans as for a GPU, and as for a CPU that plays one."""
-    backend = WebGPUBackend(NativeDevice(), "wgpu")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tiles, "software", request.param == "one thread a row")
-        patch.setattr(tiles, "choose", lambda adapter_name: None)  # the backend would look at the adapter, a CPU
-        yield backend
-    backend.dispose()
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -27,7 +27,7 @@ MAX_GRID: Final = 65_535  # workgroups in one dimension, WebGPU's guaranteed lim
 FAMILIES: Final = {
     "embed": ("embed_fwd", "embed_bwd"),
     "norm": ("rmsnorm_fwd", "rmsnorm_bwd"),
-    "conv": ("conv_fwd", "conv_bwd", "conv_step"),
+    "conv": ("conv_fwd", "conv_norm_fwd", "conv_bwd", "conv_step"),
     "moe": ("moe_fwd", "moe_bwd"),
     "step": ("layer_step",),
     "head": ("head_logits", "head_xent_fwd", "head_xent_bwd"),
@@ -131,13 +131,14 @@ def in_parts(
     summing: Callable[[int, int, int], Dispatch],
     before: tuple[Dispatch, ...] = (),
     scratch_before: tuple[int, ...] = (),
+    part_rows: int = PART_ROWS,
 ) -> Plan:
     """The plan of `operand target (width) += sum over rows`, in a fixed order whatever the number of rows.
 
     `summing(out, parts, size)` is the dispatch that sums each part of `size` rows. A single part adds to the target
     itself; several are left in scratch memory, behind the `scratch_before` of `before`, and `sum_parts` adds them.
     """
-    size = PART_ROWS * max(1, ceil_div(rows, PART_ROWS * MAX_PARTS))
+    size = part_rows * max(1, ceil_div(rows, part_rows * MAX_PARTS))
     parts = max(1, ceil_div(rows, size))
     if parts == 1:
         return Plan((*before, summing(target, 1, size)), scratch_before)

@@ -194,21 +194,21 @@ def packed_embed_fwd(shapes: Shapes, scalars: tuple[int, ...]) -> Plan:
     return Plan((Dispatch("packed_embed_fwd", (0, 1, 2, 3), grid_of(ceil_div(n * d, 256)), uniform, {"BITS": bits}),))
 
 
-# ---- backward passes for frozen parameters: those dispatches of the full ones that make the inputs' gradient ----
+# ---- backward passes for frozen parameters: that part of the full ones that makes the inputs' gradient ----
 
 
 @plans("rmsnorm_bwd_inputs")
 def rmsnorm_bwd_inputs(shapes: Shapes, scalars: tuple[int, ...]) -> Plan:
-    """x, g, rstd, dy -> dx: the first dispatch of rmsnorm_bwd."""
-    return Plan(norm.rmsnorm_bwd(shapes, scalars).dispatches[:1])
+    """x, g, rstd, dy -> dx."""
+    n, d = shapes[0]
+    return Plan((norm.backward(scratch(0), n, d, 0, 0),), (_FLOAT,))
 
 
 @plans("conv_bwd_inputs")
 def conv_bwd_inputs(shapes: Shapes, scalars: tuple[int, ...]) -> Plan:
-    """w, pos, da -> dn: the first dispatch of conv_bwd, whose operand n comes before."""
-    first = conv.conv_bwd((shapes[2], *shapes), scalars).dispatches[0]
-    operands = tuple(operand - 1 for operand in first.operands)
-    return Plan((Dispatch(first.kernel, operands, first.grid, first.uniform, first.constants),))
+    """w, pos, da -> dn. No n is read: da stands in for it."""
+    (n, d), k = shapes[2], shapes[0][1]
+    return Plan((conv.backward((2, 0, 1, 2, 3, scratch(0)), n, d, k, 0, 0),), (_FLOAT,))
 
 
 @plans("moe_bwd_inputs")

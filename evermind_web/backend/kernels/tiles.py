@@ -12,6 +12,7 @@ from evermind_web.backend.kernels import Grid, ceil_div, grid_of
 
 ENOUGH = 160  # workgroups that keep a large GPU busy; with fewer, smaller tiles give more of them
 SOFTWARE: Final = ("swiftshader", "llvmpipe", "software", "basic render")
+COLUMN_ROWS: Final = 512  # rows that a workgroup of column_reduce takes
 software = False  # whether plans are made for a CPU; set by `choose`
 
 
@@ -43,6 +44,16 @@ def product_lanes(length: int) -> int:
     if software:
         return 1
     return max(8, min(64, 1 << (length // 8).bit_length() - 1 if length >= 8 else 1))
+
+
+def column_constants() -> dict[str, int]:
+    """Constants of a kernel that includes column_reduce: 8 neighbouring columns, of a 32-byte sector, a workgroup."""
+    return {"WG": 64, "SHARES": 1} if software else {"WG": 256, "SHARES": 32}
+
+
+def row_lanes() -> int:
+    """Threads that share a row where each has columns of its own."""
+    return 1 if software else 64
 
 
 def row_constants(threads: int) -> dict[str, float]:

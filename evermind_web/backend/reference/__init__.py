@@ -18,6 +18,7 @@ REFERENCE: dict[str, Callable[..., None]] = {
         norm.rmsnorm_fwd,
         norm.rmsnorm_bwd,
         conv.conv_fwd,
+        conv.conv_norm_fwd,
         conv.conv_bwd,
         conv.conv_step,
         moe.moe_fwd,

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from evermind_web.backend.base import Array
+from evermind_web.backend.reference.norm import rmsnorm_fwd
 
 
 def _taps(pos: Array, taps: int) -> Iterator[tuple[int, Array]]:
@@ -23,6 +24,12 @@ def conv_fwd(x: Array, n: Array, w: Array, pos: Array, a: Array) -> None:
     a[...] = x
     for j, rows in _taps(pos, w.shape[1]):
         a[rows] += w[:, j] * n[rows - j]
+
+
+def conv_norm_fwd(x: Array, n: Array, w: Array, pos: Array, g: Array, a: Array, m: Array, rstd: Array) -> None:
+    """`conv_fwd` to a (N,D), and its rmsnorm by g (D): m (N,D), rstd (N)."""
+    conv_fwd(x, n, w, pos, a)
+    rmsnorm_fwd(a, g, m, rstd)
 
 
 def conv_bwd(n: Array, w: Array, pos: Array, da: Array, dn: Array, dw: Array | None) -> None:
