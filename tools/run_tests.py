@@ -5,6 +5,7 @@ With arguments (`make test ARGS="tests/ops -k conv"`) it is one call of pytest w
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -24,11 +25,13 @@ def command(*arguments: str) -> list[str]:
 def side_by_side() -> int:
     """Run both halves; the browser's output is kept until the other half has printed its own. 0 if both passed."""
     started = time.monotonic()
+    # NumPy's own threads would spin for the cores that the other half needs.
+    alone = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     say("test", f"CPython tests now; {BROWSER} runs beside them and is shown when it has ended")
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as kept:
-        browser = subprocess.Popen(command(BROWSER), cwd=ROOT, stdout=kept, stderr=subprocess.STDOUT)
+        browser = subprocess.Popen(command(BROWSER), cwd=ROOT, env=alone, stdout=kept, stderr=subprocess.STDOUT)
         try:
-            python = subprocess.run(command("tests", f"--ignore={BROWSER}"), cwd=ROOT).returncode
+            python = subprocess.run(command("tests", f"--ignore={BROWSER}"), cwd=ROOT, env=alone).returncode
             say("test", f"CPython tests ended after {time.monotonic() - started:.0f} s; waiting for {BROWSER}")
             code = browser.wait()
         finally:
