@@ -6,6 +6,7 @@ free, and without dicts that turn into Maps. Bytes (texts, files) cross beside i
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Callable
 from contextlib import aclosing
@@ -25,6 +26,8 @@ Emit = Callable[[dict[str, Any]], None]
 Arguments = dict[str, Any]
 # Calls that can be stopped; the session runs one of them at a time.
 JOBS = frozenset({"train", "personalize", "generate", "compare", "token_shares", "expert_shares"})
+
+LEARNING = frozenset({"train", "personalize"})
 
 
 class Face:
@@ -69,6 +72,8 @@ class Face:
             if method in JOBS and not self.session.busy:
                 self._job_call = call_id
             result = await handler(json.loads(arguments), data, emit)
+            if method in LEARNING:
+                gc.collect()  # a run's parts know one another; their arrays should not wait for a collection by chance
             value, payload = result if isinstance(result, tuple) else (result, b"")
             return json.dumps({"value": value}), payload
         except EvermindError as error:
