@@ -1,8 +1,10 @@
 // moe_bwd: dw1, db1, dw2, db2 of every expert and the router's gradient, added to dW; reference: backend/reference/moe.py; test: tests/ops/test_moe.py
-// Row y of the grid is an expert (0 the shared one). Along x: tiles of dw1, tiles of dw2, then columns of db1, db2, dwr.
-// An expert without rows is left alone.
+// Row y of the grid is a part of the shared expert's rows, or beyond those a routed expert. Along x: tiles of dw1, tiles of
+// dw2, then columns of db1, db2, dwr. An expert without rows is left alone. Parts but the first are left for moe_bwd_shared:
+// the shared expert has many more rows than the others, which would wait for it.
 //#include moe_params
 //#include moe_group
+//#include moe_parts
 //#include four
 //#include matmul_tile
 
@@ -12,7 +14,7 @@
 @group(0) @binding(3) var<storage, read> starts: array<i32>;     // (E+1)
 @group(0) @binding(4) var<storage, read> hidden: array<f32>;     // (N*(k+1), H)
 @group(0) @binding(5) var<storage, read> dy: array<f32>;         // (N, D)
-@group(0) @binding(6) var<storage, read> dpre: array<f32>;       // (N*(k+1), H), then dlogits (N, k)
+@group(0) @binding(6) var<storage, read_write> dpre: array<f32>; // (N*(k+1), H), then dlogits (N, k), then parts =
 @group(0) @binding(7) var<storage, read_write> dW: array<f32>;   // (M) +=
 @group(0) @binding(8) var<uniform> moe: Moe;
 
@@ -21,6 +23,17 @@ const W2 = 1u;
 const B1 = 2u;
 const B2 = 3u;
 const WR = 4u;
+
+var<private> part_of_rows: u32; // of the shared expert
+
+// dW of an expert, at a place in its block, += a sum over the rows.
+fn add(expert: u32, place: u32, value: f32) {
+    if (part_of_rows == 0u) {
+        dW[expert_at(expert) + place] += value;
+    } else {
+        dpre[parts_at() + (part_of_rows - 1u) * moe.stride + place] = value;
+    }
+}
 
 struct Tile { a_by_depth: bool, b_by_depth: bool, group: Group, part: u32, row: u32, column: u32 }
 
@@ -61,12 +74,12 @@ fn add_tile(group: Group, part: u32, number: u32, thread: vec3<u32>) {
     let across = (columns + side - 1u) / side;
     let tile = Tile(false, false, group, part, number / across * side, number % across * side);
     var sums = tile_product(tile, thread, 0u, group.rows);
-    let start = expert_at(group.expert) + select(moe.w2, 0u, part == W1);
+    let start = select(moe.w2, 0u, part == W1);
     for (var i = 0u; i < 4u; i++) {
         for (var j = 0u; j < 4u; j++) {
             let row = tile.row + 4u * thread.y + i;
             let column = tile.column + 4u * thread.x + j;
-            if (holds_row(thread, i) && row < rows && column < columns) { dW[start + row * columns + column] += sums[i][j]; }
+            if (holds_row(thread, i) && row < rows && column < columns) { add(group.expert, start + row * columns + column, sums[i][j]); }
         }
     }
 }
@@ -96,16 +109,24 @@ fn add_columns(group: Group, part: u32, number: u32, thread: vec3<u32>) {
         if (thread.y > 0u) { return; }
         for (var row = 0u; row < group.rows; row++) { sum += term(part, group.row + row, at); }
     }
-    var start = expert_at(group.expert) + select(moe.b2, moe.b1, part == B1);
-    if (part == WR) { start = (group.expert - 1u) * moe.d; }
-    for (var j = 0u; j < 4u; j++) {
-        if (column + j < count) { dW[start + column + j] += sum[j]; }
+    for (var j = 0u; j < min(4u, max(count, column) - column); j++) {
+        if (part == WR) {
+            dW[(group.expert - 1u) * moe.d + column + j] += sum[j];
+        } else {
+            add(group.expert, select(moe.b2, moe.b1, part == B1) + column + j, sum[j]);
+        }
     }
 }
 
 @compute @workgroup_size(W, W, SLICES)
 fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_id) thread: vec3<u32>) {
-    let group = group_of_expert(id.y);
+    var group = group_of_expert(max(id.y + 1u, moe.parts) - moe.parts);
+    part_of_rows = select(0u, id.y, id.y < moe.parts);
+    if (id.y < moe.parts) {
+        let rows = (moe.n + moe.parts - 1u) / moe.parts;
+        let first = min(id.y * rows, moe.n);
+        group = Group(0u, first, min(rows, moe.n - first));
+    }
     if (group.rows == 0u) { return; }
     let side = 4u * W;
     let tiles_h = (moe.h + side - 1u) / side;

@@ -10,7 +10,7 @@ import pytest
 
 from evermind_web import ops
 from evermind_web.backend.base import Array, Backend
-from evermind_web.backend.kernels import tiles
+from evermind_web.backend.kernels import moe, tiles
 from evermind_web.backend.native_webgpu import NativeDevice
 from evermind_web.backend.numpy_backend import NumpyBackend
 from evermind_web.backend.webgpu_backend import WebGPUBackend
@@ -29,6 +29,7 @@ MOE = [
     (5, 12, 9, 64, 64),
     (200, 192, 300, 64, 3),
     (300, 64, 130, 8, 2),
+    (530, 20, 33, 9, 2),
 ]
 # N, D, V
 HEAD = [(1, 5, 37), (3, 12, 301), (40, 20, 37), (64, 64, 512), (65, 64, 301), (130, 192, 1000)]
@@ -41,6 +42,7 @@ def gpu(request: pytest.FixtureRequest) -> Iterator[WebGPUBackend]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tiles, "ENOUGH", 1 if request.param == "tiles of 64" else 1 << 30)
         patch.setattr(tiles, "software", request.param == "software")
+        patch.setattr(moe, "_LARGE", 1 if request.param == "tiles of 64" else 1 << 30)  # parts of long sums
         patch.setattr(tiles, "choose", lambda adapter_name: None)  # the backend would look at the adapter, a CPU
         yield backend
     backend.dispose()

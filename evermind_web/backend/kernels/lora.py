@@ -213,6 +213,7 @@ def conv_bwd_inputs(shapes: Shapes, scalars: tuple[int, ...]) -> Plan:
 
 @plans("moe_bwd_inputs")
 def moe_bwd_inputs(shapes: Shapes, scalars: tuple[int, ...]) -> Plan:
-    """As moe_bwd, without dW and the dispatch that makes it."""
+    """As moe_bwd, without dW and the dispatches that make it."""
     plan = moe.moe_bwd((*shapes, shapes[1]), scalars)
-    return Plan(tuple(d for d in plan.dispatches if d.kernel != "moe_bwd_weights"), plan.scratch)
+    left_out = ("moe_bwd_weights", "moe_bwd_shared")
+    return Plan(tuple(d for d in plan.dispatches if d.kernel not in left_out), plan.scratch)

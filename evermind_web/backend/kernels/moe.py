@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from evermind_web.backend.kernels import Dispatch, Plan, Shapes, ceil_div, grid_of, plans, scratch, tiles
 from evermind_web.backend.kernels.tiles import row_constants, row_grid, tile_constants, tile_width
-from evermind_web.layout import moe_layout
+from evermind_web.layout import MoeLayout, moe_layout
 
 _LANES = 32  # threads that share a row in moe_fwd_route and moe_bwd_mix, on a GPU
+_LARGE = 1 << 16  # elements of an expert's matrix, from which on a dispatch more is worth a shorter sum
+_PART_ROWS = 128  # shortest part of such a sum
 _FLOAT = 4  # bytes
 
 
@@ -21,10 +23,22 @@ class _Sizes:
         self.n, self.d, self.h, self.e, self.k = n, d, h, e, k
         self.rows = n * (k + 1)  # of hidden
 
-    def uniform(self, column_sums: int = 0) -> tuple[int, ...]:
+    def uniform(self, column_sums: int = 0, parts: int = 1) -> tuple[int, ...]:
         """The words of `struct Moe` in wgsl/common/moe_params.wgsl."""
-        at = moe_layout(self.d, self.h, self.e)
-        return (self.n, self.d, self.h, self.e, self.k, at.experts, at.stride, at.b1, at.w2, at.b2, column_sums)
+        at = self.layout
+        return (self.n, self.d, self.h, self.e, self.k, at.experts, at.stride, at.b1, at.w2, at.b2, column_sums, parts)
+
+    @property
+    def layout(self) -> MoeLayout:
+        """Where things lie in W."""
+        return moe_layout(self.d, self.h, self.e)
+
+    def shared_parts(self) -> int:
+        """In how many parts the shared expert's gradient is made: each about as long as a routed expert's."""
+        if tiles.software or self.h * self.d < _LARGE:
+            return 1
+        parts = max(1, min(ceil_div(self.e, self.k), self.n // _PART_ROWS))
+        return ceil_div(self.n, ceil_div(self.n, parts))  # none without rows
 
     def row_tiles(self, width: int) -> int:
         """Row tiles that are enough however the rows fall to the experts."""
@@ -87,13 +101,15 @@ def moe_bwd(shapes: Shapes, scalars: tuple[int, ...]) -> Plan:
     rows = tile_width(at.rows, at.d)
     across = ceil_div(at.h, 4 * back)
     column_sums = across * (back if tiles.software else 1)
-    uniform = at.uniform(column_sums)
+    parts = at.shared_parts()
+    uniform = at.uniform(column_sums, parts)
     lanes = _lanes()
     width = tile_width(at.h, at.d, 2 * (at.e + 1))
     tiles_h, tiles_d = ceil_div(at.h, 4 * width), ceil_div(at.d, 4 * width)
     blocks = 2 * tiles_h * tiles_d + tiles_h + tiles_d
     if at.k > 1:
         blocks += tiles_d  # the router's gradient; with one expert per token it is zero
+    total = Dispatch("moe_bwd_shared", (dpre, dweights), grid_of(ceil_div(at.layout.stride, 256)), uniform)
     return Plan(
         (
             Dispatch(
@@ -120,10 +136,14 @@ def moe_bwd(shapes: Shapes, scalars: tuple[int, ...]) -> Plan:
             Dispatch(
                 "moe_bwd_weights",
                 (m, gates, order, starts, hidden, dy, dpre, dweights),
-                (blocks, at.e + 1, 1),
+                (blocks, at.e + parts, 1),
                 uniform,
                 tile_constants(width),
             ),
+            *([total] if parts > 1 else []),
         ),
-        ((at.rows * at.h + at.n * at.k) * _FLOAT, (at.n * at.k * column_sums + at.rows * at.d) * _FLOAT),
+        (
+            (at.rows * at.h + at.n * at.k + (parts - 1) * at.layout.stride) * _FLOAT,
+            (at.n * at.k * column_sums + at.rows * at.d) * _FLOAT,
+        ),
     )

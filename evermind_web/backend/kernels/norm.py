@@ -21,7 +21,7 @@ def rmsnorm_bwd(shapes: Shapes, scalars: tuple[int, ...]) -> Plan:
 
 
 def backward(out: int, n: int, d: int, parts: int, size: int) -> Dispatch:
-    """dx, and the gain's gradient in so many parts of `size` rows; with 0 parts there is none, and `out` is not used."""
+    """dx, and the gain's gradient in so many parts of `size` rows; with 0 parts none, and `out` is not used."""
     constants = column_constants() | {"LANES": row_lanes()}
     rows = ceil_div(n, constants["WG"] // constants["LANES"])
     columns = ceil_div(d, constants["WG"] // constants["SHARES"])
