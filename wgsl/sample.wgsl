@@ -20,10 +20,10 @@ const LOWEST = -3.4028234e38;
 const NOT_FINITE = -1;
 const NO_CANDIDATE = -2;
 var<workgroup> bad: atomic<u32>;
-var<workgroup> values: array<f32, WG>;
-var<workgroup> places: array<u32, WG>;
+var<workgroup> values: array<vec2<f32>, WG>;
+var<workgroup> places: array<vec2<u32>, WG>;
 
-struct Peak { value: f32, place: u32 }
+struct Peaks { values: vec2<f32>, places: vec2<u32> } // two of them, found side by side
 
 // The logit after bias and penalties; LOWEST for a forbidden token.
 fn score(row: u32, i: u32) -> f32 {
@@ -52,32 +52,33 @@ fn weight(value: f32, largest: f32, temperature: f32) -> f32 {
     return exp(below / temperature);
 }
 
-// The largest of all lanes' values and the first place that has it.
-fn peak_of(lane: u32, own: Peak) -> Peak {
+// The largest of all lanes' values and the first place that has it, twice.
+fn peaks_of(lane: u32, own: Peaks) -> Peaks {
     workgroupBarrier();
-    values[lane] = own.value;
-    places[lane] = own.place;
+    values[lane] = own.values;
+    places[lane] = own.places;
     for (var half = WG / 2u; half > 0u; half /= 2u) {
         workgroupBarrier();
         if (lane < half) {
+            let mine = values[lane];
             let other = values[lane + half];
-            if (other > values[lane] || (other == values[lane] && places[lane + half] < places[lane])) {
-                values[lane] = other;
-                places[lane] = places[lane + half];
-            }
+            let earlier = places[lane + half] < places[lane];
+            let better = (other > mine) | ((other == mine) & earlier);
+            values[lane] = select(mine, other, better);
+            places[lane] = select(places[lane], places[lane + half], better);
         }
     }
     workgroupBarrier();
-    return Peak(values[0], places[0]);
+    return Peaks(values[0], places[0]);
 }
 
-// values[lane] = the sum over the lanes up to this one; returns the whole sum.
-fn running_sums(lane: u32, own: f32) -> f32 {
+// values[lane] = the sums over the lanes up to this one; returns the whole sums.
+fn running_sums(lane: u32, own: vec2<f32>) -> vec2<f32> {
     workgroupBarrier();
     values[lane] = own;
     for (var reach = 1u; reach < WG; reach *= 2u) {
         workgroupBarrier();
-        var before = 0.0;
+        var before = vec2<f32>();
         if (lane >= reach) { before = values[lane - reach]; }
         workgroupBarrier();
         values[lane] += before;
@@ -99,21 +100,19 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 
     if (lane == 0u) { atomicStore(&bad, 0u); }  // not every driver starts workgroup memory at zero
     workgroupBarrier();
-    var best = Peak(LOWEST, shape.v - 1u);
-    var raw = Peak(LOWEST, shape.v - 1u);
+    var found = Peaks(vec2<f32>(LOWEST), vec2<u32>(shape.v - 1u)); // after bias and penalties, and before
     for (var i = begin; i < end; i++) {
         let forbidden = bias[i] == 0xff800000u; // -inf
         if (not_finite(logits[row + i]) || (not_finite(bias[i]) && !forbidden)) { atomicStore(&bad, 1u); }
         let logit = bitcast<f32>(logits[row + i]);
-        if (logit > raw.value) { raw = Peak(logit, i); }
-        let value = score(row, i);
-        if (value > best.value) { best = Peak(value, i); }
+        let tried = vec2<f32>(score(row, i), logit);
+        let better = tried > found.values;
+        found = Peaks(select(found.values, tried, better), select(found.places, vec2<u32>(i), better));
     }
-    best = peak_of(lane, best);
-    raw = peak_of(lane, raw);
+    found = peaks_of(lane, found);
+    let best = found.values.x;
+    let raw = found.values.y;
     var own = 0.0;
-    for (var i = begin; i < end; i++) { own += weight(bitcast<f32>(logits[row + i]), raw.value, 1.0); }
-    let raw_sum = running_sums(lane, own);
 
     // Tokens below `floor_key` do not stay. Each bit of the floor is kept while enough stays above it.
     var floor_key = 0u;
@@ -122,64 +121,65 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             let tried = floor_key | (1u << (bit - 1u));
             own = 0.0;
             for (var i = begin; i < end; i++) { own += select(0.0, 1.0, key(score(row, i)) >= tried); }
-            if (running_sums(lane, own) >= top_k) { floor_key = tried; }
+            if (running_sums(lane, vec2<f32>(own)).x >= top_k) { floor_key = tried; }
         }
     }
     if (top_p < 1.0) {
         own = 0.0;
         for (var i = begin; i < end; i++) {
             let value = score(row, i);
-            if (key(value) >= floor_key) { own += weight(value, best.value, temperature); }
+            if (key(value) >= floor_key) { own += weight(value, best, temperature); }
         }
-        let wanted = top_p * running_sums(lane, own);
+        let wanted = top_p * running_sums(lane, vec2<f32>(own)).x;
         var nucleus = 0u;
         for (var bit = 32u; bit > 0u; bit--) {
             let tried = nucleus | (1u << (bit - 1u));
             own = 0.0;
             for (var i = begin; i < end; i++) {
                 let value = score(row, i);
-                if (key(value) >= max(tried, floor_key)) { own += weight(value, best.value, temperature); }
+                if (key(value) >= max(tried, floor_key)) { own += weight(value, best, temperature); }
             }
-            if (running_sums(lane, own) >= wanted) { nucleus = tried; }
+            if (running_sums(lane, vec2<f32>(own)).x >= wanted) { nucleus = tried; }
         }
         floor_key = max(floor_key, nucleus);
     }
 
-    // The first token at which the running sum of what stays reaches the draw.
-    own = 0.0;
+    // The first token at which the running sum of what stays reaches the draw; beside it the sum of the model's own softmax.
+    var both = vec2<f32>();
     for (var i = begin; i < end; i++) {
         let value = score(row, i);
-        let w = weight(value, best.value, temperature);
-        if (key(value) >= floor_key && w >= min_p) { own += w; }
+        let w = weight(value, best, temperature);
+        let stays = key(value) >= floor_key && w >= min_p;
+        both += vec2<f32>(select(0.0, w, stays), weight(bitcast<f32>(logits[row + i]), raw, 1.0));
     }
-    let target_sum = f32(draws[group.x * shape.steps + at]) / 4294967296.0 * running_sums(lane, own);
+    let sums = running_sums(lane, both);
+    let target_sum = f32(draws[group.x * shape.steps + at]) / 4294967296.0 * sums.x;
     var running = 0.0;
-    if (lane > 0u) { running = values[lane - 1u]; }
+    if (lane > 0u) { running = values[lane - 1u].x; }
     var first = shape.v;
     var last = 0u;
     for (var i = begin; i < end; i++) {
         let value = score(row, i);
-        let w = weight(value, best.value, temperature);
+        let w = weight(value, best, temperature);
         if (w > 0.0 && key(value) >= floor_key && w >= min_p) {
             running += w;
             last = i;
             if (target_sum <= running && first == shape.v) { first = i; }
         }
     }
-    let reached = peak_of(lane, Peak(-f32(first), first));
-    let final_place = peak_of(lane, Peak(f32(last), last));
+    let ends = peaks_of(lane, Peaks(vec2<f32>(-f32(first), f32(last)), vec2<u32>(first, last))).places;
 
     if (lane == 0u) {
-        var choice = i32(select(reached.place, final_place.place, reached.place == shape.v));
-        if (temperature == 0.0) { choice = i32(best.place); }
-        if (best.value == LOWEST) { choice = NO_CANDIDATE; }
+        var choice = i32(select(ends.x, ends.y, ends.x == shape.v));
+        if (temperature == 0.0) { choice = i32(found.places.x); }
+        if (best == LOWEST) { choice = NO_CANDIDATE; }
         if (atomicLoad(&bad) != 0u) { choice = NOT_FINITE; }
         token[group.x] = choice;
         if (cursor[group.x] < i32(shape.steps)) {
             let slot = group.x * 2u * shape.steps + at;
             out[slot] = choice;
             if (choice >= 0) {
-                let logprob = bitcast<f32>(logits[row + u32(choice)]) - raw.value - log(raw_sum);
+                let logprob = bitcast<f32>(logits[row + u32(choice)]) - raw - log(sums.y);
                 out[slot + shape.steps] = bitcast<i32>(logprob);
                 counts[row + u32(choice)] += 1;
             }

@@ -249,7 +249,7 @@ async def test_gp13_device_that_computes_wrong_is_refused(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(webgpu_backend, "load_kernel", spoiled)
     patched = await request_backend("wgpu", check=True)
-    assert patched.adapter_name.endswith("(rmsnorm_fwd on NumPy)")
+    assert patched.adapter_name.endswith("(rmsnorm_fwd, conv_norm_fwd, layer_step on NumPy)")
     patched.dispose()
 
 
