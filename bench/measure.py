@@ -341,7 +341,7 @@ def operations(size: str, rows: int) -> list[tuple[str, dict[str, int], dict[str
     expert = 4.0 * rows * (k + 1) * D * H
     return [
         ("rmsnorm_fwd", {"N": rows, "D": D}, {}, 0),
-        ("conv_fwd", {"N": rows, "D": D, "K": K}, {}, 0),
+        ("conv_norm_fwd", {"N": rows, "D": D, "K": K}, {}, 0),
         ("moe_fwd", moe, experts, expert),
         ("conv_bwd", {"N": rows, "D": D, "K": K}, {}, 0),
         ("head_logits", head, {}, 2.0 * rows * V * D),

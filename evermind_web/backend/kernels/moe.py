@@ -1,4 +1,4 @@
-"""Plans of the mixture of experts: five dispatches forward, four backward.
+"""Plans of the mixture of experts: five dispatches forward, four or five backward.
 
 Matrix products work on tiles of rows of one expert. The rows of routed experts are known on the device only, so a
 grid covers the worst case (every expert ends inside a tile) and tiles without rows leave at once.
