@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -200,6 +201,43 @@ async def test_sampling_settings_are_named_when_they_are_wrong() -> None:
     for options, words in (({"top_p": 0}, "top_p"), ({"min_p": 1}, "min_p"), ({"top_k": -1}, "top_k")):
         with pytest.raises(InvalidArgumentError, match=words):
             await written(made, **options)
+
+
+async def test_a_paused_run_goes_on_and_ends_with_the_same_losses() -> None:
+    session = await Session.open("numpy")
+    straight = await session.train(TEXT, {"steps": 12})
+    points: list[int] = []
+    paused = asyncio.Event()
+
+    def report(progress: dict[str, Any]) -> None:
+        points.extend(int(p[0]) for p in progress.get("points", []))
+        if points and points[-1] >= 4 and not paused.is_set():
+            session.pause(True)
+            paused.set()
+
+    run = asyncio.create_task(session.train(TEXT, {"steps": 12}, report))
+    await paused.wait()
+    await asyncio.sleep(0.3)
+    assert not run.done()
+    session.pause(False)
+    result = await run
+    assert result["steps"] == 12
+    assert result["loss_after"] == straight["loss_after"]
+    assert points == list(range(1, 13))
+
+
+async def test_stop_ends_a_pause_and_keeps_what_was_learned() -> None:
+    session = await Session.open("numpy")
+
+    def report(progress: dict[str, Any]) -> None:
+        if progress["phase"] == "train" and progress["step"] < 100:
+            session.pause(True)
+            asyncio.get_running_loop().call_later(0.2, session.stop)
+
+    result = await asyncio.wait_for(session.train(TEXT, {"steps": 100}, report), 60)
+    assert result["stopped"]
+    assert 1 <= result["steps"] < 100
+    assert result["loss_after"] < result["loss_before"]
 
 
 # ---- mood -----------------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ const studio = () => createStudio(em());
 const store = createStore({ ready: false, busy: "", said: "", session: null, saved: [] });
 
 const record = createRecord(studio, store);
-createTeach(em, store, record);
+createTeach(em, studio, store, record);
 const write = createWrite(em, store);
 createTokens(studio, store, write.text);
 createPersonalize(em, studio, store, record, () => saved.refresh());

@@ -26,6 +26,8 @@ export function createStudio(em) {
   const refresh = () => em.request("describe", {});
 
   return {
+    /** Let the training that runs rest, or go on. @param {boolean} on */
+    pause: (on) => em.request("pause", { on }),
     /** Write with a weighted sum of adapters; {} ends that. @param {Record<string, number>} weights */
     setMix: (weights) => em.request("set_mix", { weights }),
     /** @param {string} name @returns {Promise<(PersonaText & {text: string})[]>} */

@@ -104,6 +104,11 @@ class Session:
         if self._fitting is not None:
             self._fitting.stop()
 
+    def pause(self, on: bool) -> None:
+        """Let the training that runs rest, or go on. Without effect on anything else."""
+        if self._fitting is not None:
+            self._fitting.pause(on)
+
     # ── learning ─────────────────────────────────────────────────────────────
     async def train(
         self, data: str | bytes, options: dict[str, Any] | None = None, report: Report | None = None

@@ -100,6 +100,9 @@ class Face:
         text = buffers[0] if buffers else arguments["text"]
         return await self.personas.learn(text, str(arguments.get("name") or ""), arguments.get("options"), emit)
 
+    async def _do_pause(self, arguments: Arguments, buffers: list[bytes], emit: Emit) -> Any:
+        self.session.pause(bool(arguments["on"]))
+
     async def _do_generate(self, arguments: Arguments, buffers: list[bytes], emit: Emit) -> Any:
         async with aclosing(self.session.stream(arguments["prompt"], arguments.get("options"))) as pieces:
             async for piece in pieces:

@@ -57,7 +57,8 @@ class Fitting(Generic[M]):
     ) -> None:
         self.learner: Learner[M] = make()
         self.progress = TrainingProgress(report, "train")
-        self.stopping = False
+        self.stopping = self.paused = False
+        self._awake = asyncio.Event()  # set when a pause is over
         self.notices: list[str] = []
         self._watched: list[list[int]] = []
         self._make: Callable[[], Learner[M]] = make
@@ -68,7 +69,28 @@ class Fitting(Generic[M]):
     def stop(self) -> None:
         """End after the step in flight."""
         self.stopping = True
+        self._awake.set()
         self.learner.trainer.stop()
+
+    def pause(self, on: bool) -> None:
+        """Rest after the step in flight, or go on from the last snapshot."""
+        self.paused = on
+        if on:
+            self._awake.clear()
+            self.learner.trainer.stop()
+        else:
+            self._awake.set()
+
+    async def _rested(self) -> bool:
+        """Wait while the run is paused; whether it is to go on then."""
+        if not self.paused:
+            return False
+        await self._awake.wait()
+        if self.stopping:
+            return False
+        self.learner.dispose()
+        self._rewind()
+        return True
 
     async def run(self, corpus: texts.Split) -> dict[str, Any]:
         """Measure, fit, measure again. Losses are in nats per token. Raises DeviceLostError after too many losses."""
@@ -86,6 +108,8 @@ class Fitting(Generic[M]):
                 after = before
                 if not self.stopping or self._snapshot:
                     await self._fit()
+                    while await self._rested():
+                        await self._fit()
                     measuring(1, 1)
                     after = float(await self.learner.model.evaluate_async(held_out))
                 return self._result(before, after, corpus)
@@ -116,17 +140,22 @@ class Fitting(Generic[M]):
             raise error
         self.learner.dispose()
         backend = await self._recover(self._lost == MAX_LOST)
-        reached, kept = self.progress.steps, self._snapshot
-        step = kept.step if kept else 0
-        self.progress.rewind(step, kept.position.tokens if kept else 0)
+        reached, step = self.progress.steps, self._rewind()
         self.notices.append(
             f"GPU lost at step {reached} ({reason_of(error)}); last checkpoint: step {step}. "
             f"Learning goes on from there with {NAMES.get(backend, backend)}."
         )
-        self.learner = self._make()
         if self._report:
             where = {"step": step, "total_steps": self.progress.total_steps}
             self._report({"phase": "train", **where, "points": [], "notice": self.notices[-1]})
+
+    def _rewind(self) -> int:
+        """A fresh learner that will start at the last snapshot; returns its step."""
+        kept = self._snapshot
+        step = kept.step if kept else 0
+        self.progress.rewind(step, kept.position.tokens if kept else 0)
+        self.learner = self._make()
+        return step
 
     def _result(self, before: float, after: float, corpus: texts.Split) -> dict[str, Any]:
         progress = self.progress

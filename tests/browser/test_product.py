@@ -222,6 +222,23 @@ async def test_the_life_of_a_persona(story: StoryPage) -> None:
     await expect(persona(story, "Loud").get_by_test_id("persona-colour")).to_have_value("#00aa55")
 
 
+async def test_a_run_can_rest_and_go_on(story: StoryPage) -> None:
+    await story.part("personalize-text").fill(OTHER)
+    await story.part("personalize-length").select_option("long")
+    await story.part("personalize-start").click()
+    status, pause = story.part("personalize-status"), story.part("personalize-pause")
+    await expect(status).to_have_text(re.compile("step [3-9]|step [0-9]{2}"), timeout=STORY_MS)
+    await pause.click()
+    await expect(status).to_contain_text("Paused")
+    await story.page.wait_for_timeout(500)
+    await expect(status).to_contain_text("Paused")
+    await pause.click()
+    await expect(status).to_have_text(re.compile("step [0-9]+ of 600"), timeout=STORY_MS)
+    await story.part("personalize-stop").click()
+    await expect(status).to_have_text(re.compile("Stopped and kept"), timeout=STORY_MS)
+    await expect(pause).to_be_disabled()
+
+
 async def test_a_runs_record_stays_and_can_be_taken_along(story: StoryPage, tmp_path: Path) -> None:
     await make_persona(story, "Plain", OTHER)
     await story.page.reload()

@@ -52,7 +52,7 @@ export function createPersonalize(em, studio, store, record, refresh) {
     if (result.notice) showNotice(result.notice);
     return result;
   };
-  const run = createRun("personalize", store, work, (result) => void record.show(learned, result, learned));
+  const run = createRun("personalize", store, work, (on) => studio().pause(on), (result) => void record.show(learned, result, learned));
   name.addEventListener("input", () => store.set({}));
   /** The adapter that the switch turns on. */
   let chosen = "";

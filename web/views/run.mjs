@@ -21,12 +21,14 @@ const PHASES = {
  * @param {"train" | "personalize"} job
  * @param {Store} store
  * @param {(signal: AbortSignal, onProgress: (progress: Progress) => void) => Promise<TrainingResult>} work
+ * @param {(on: boolean) => Promise<unknown>} pause
  * @param {(result: TrainingResult) => void} show the record of the last run
  * @param {() => Promise<boolean>} [confirm] asked before the start
  */
-export function createRun(job, store, work, show, confirm = async () => true) {
+export function createRun(job, store, work, pause, show, confirm = async () => true) {
   const start = part(`${job}-start`, HTMLButtonElement);
   const stop = part(`${job}-stop`, HTMLButtonElement);
+  const rest = part(`${job}-pause`, HTMLButtonElement);
   const status = part(`${job}-status`, HTMLElement);
   const loss = part(`${job}-loss`, HTMLElement);
   const speed = part(`${job}-speed`, HTMLElement);
@@ -37,12 +39,15 @@ export function createRun(job, store, work, show, confirm = async () => true) {
   const bar = query(`#${job}-run [data-role="bar"]`, HTMLProgressElement);
   const curve = createCurve(part(`${job}-curve`, HTMLElement));
   let abort = new AbortController();
+  let paused = false;
   /** @type {TrainingResult | null} */
   let last = null;
 
   /** @param {Progress} p */
   function onProgress(p) {
+    if (paused) return;
     status.textContent = `${PHASES[p.phase](p)}…`;
+    rest.disabled = p.phase !== "train" || abort.signal.aborted;
     if (p.phase !== "train") return bar.removeAttribute("value");
     bar.value = p.step / p.totalSteps;
     const points = p.points ?? [];
@@ -82,15 +87,28 @@ export function createRun(job, store, work, show, confirm = async () => true) {
       status.textContent = error instanceof Error && error.name === "InvalidArgumentError" ? before : "That did not work.";
       bar.value = 0;
     } finally {
+      setPaused(false);
+      rest.disabled = true;
       store.set({ busy: "" });
     }
   }
 
   start.addEventListener("click", () => void run());
+  /** @param {boolean} on */
+  function setPaused(on) {
+    paused = on;
+    rest.textContent = on ? "Go on" : "Pause";
+  }
+
+  rest.addEventListener("click", () => {
+    setPaused(!paused);
+    status.textContent = paused ? "Paused. What was learned so far stays in memory." : "Going on…";
+    pause(paused).catch(showError);
+  });
   details.addEventListener("click", () => last && show(last));
   stop.addEventListener("click", () => {
     abort.abort();
-    stop.disabled = true;
+    stop.disabled = rest.disabled = true;
     status.textContent = "Stopping after this step…";
   });
   return {

@@ -13,8 +13,11 @@ const SAMPLE = {
   prompt: "Alice was",
 };
 
-/** @param {() => Evermind} em @param {Store} store @param {import("./record.mjs").RecordView} record */
-export function createTeach(em, store, record) {
+/**
+ * @param {() => Evermind} em @param {() => import("../studio.mjs").Studio} studio @param {Store} store
+ * @param {import("./record.mjs").RecordView} record
+ */
+export function createTeach(em, studio, store, record) {
   const source = createSource(
     { text: "train-text", file: "train-file", sample: "sample-text", drop: "train-drop", count: "train-count", files: "train-files" },
     SAMPLE,
@@ -34,6 +37,7 @@ export function createTeach(em, store, record) {
         signal,
         onProgress,
       }),
+    (on) => studio().pause(on),
     (result) => void record.show(store.get().session?.model?.name || "the model", result, null),
     async () => {
       await em().checkText(source.text()); // nobody should be asked about a text that will be refused
