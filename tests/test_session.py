@@ -264,3 +264,9 @@ async def test_stop_reaches_the_call_it_names_and_no_other(call: Call) -> None:
     answer = await running
     assert answer["value"]["stopped"]
     assert answer["value"]["steps"] >= 1
+
+
+def test_a_short_text_is_learned_more_carefully_on_a_well_read_base() -> None:
+    assert recipes.adapter_rate(6_900_000, 1_700) == recipes.SHORT_TEXT_RATE
+    assert recipes.adapter_rate(6_900_000, 60_000) == recipes.WELL_READ_RATE
+    assert recipes.adapter_rate(200_000, 1_700) == recipes.ADAPTER_LEARNING_RATE

@@ -209,7 +209,7 @@ class Session:
             lora = EvermindLMLoRA(current.model, adapter.rank, adapter.alpha)
             lora.adapter = adapter
         windows = _windows(corpus, current.tokenizer, steps, seed)
-        options = _options(steps) | {"lr": recipes.adapter_rate(current.model.num_parameters)}
+        options = _options(steps) | {"lr": recipes.adapter_rate(current.model.num_parameters, len(corpus.train))}
         return Learner(lora, lora, partial(lora.fit_async, windows, **options))
 
     async def _fit(self, fitting: Fitting[Any], corpus: texts.Split) -> dict[str, Any]:
