@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from evermind_web.errors import DeviceLostError, EvermindError, InvalidArgumentError, WebGPUUnavailableError
-from evermind_web.session import Face, Library, Session
+from evermind_web.session import Face, Library, Session, recipes
 from evermind_web.session.recipes import Sampling, merges_for, steps_for
 from evermind_web.store import MemoryStore
 
