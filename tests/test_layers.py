@@ -73,10 +73,11 @@ def test_only_one_module_knows_the_browser() -> None:
 MAY_IMPORT = {
     "errors": set(),
     "layout": set(),
+    "strict_json": set(),
     "rng": {"errors"},
     "quant": {"errors"},
-    "formats": {"errors", "quant", "layout"},
-    "tokenizer": {"errors"},
+    "formats": {"errors", "quant", "layout", "strict_json"},
+    "tokenizer": {"errors", "strict_json"},
     "store": {"errors", "environment", "formats.crc"},
     "params": {"errors", "formats.arch", "layout", "rng"},
     "batch": {"errors", "layout", "ops"},

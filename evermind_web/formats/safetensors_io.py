@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from evermind_web import strict_json
 from evermind_web.errors import FormatError, InvalidArgumentError
-from evermind_web.formats import strict_json
 from evermind_web.formats.sniff import not_a, truncated
 from evermind_web.quant import quantize_fp16
 

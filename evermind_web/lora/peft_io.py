@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from evermind_web import strict_json
 from evermind_web.errors import ConfigMismatchError, FormatError, InvalidArgumentError
-from evermind_web.formats import strict_json
 from evermind_web.formats.safetensors_io import NamedTensor, safetensors_to_tensors, tensors_to_safetensors
 from evermind_web.lora.adapter import LoRAAdapter
 from evermind_web.lora.config import EMBEDDING, LoraConfig, module_of

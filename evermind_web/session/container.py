@@ -13,8 +13,8 @@ import zlib
 from dataclasses import dataclass, field
 from typing import Any
 
+from evermind_web import strict_json
 from evermind_web.errors import ConfigMismatchError, FormatError
-from evermind_web.formats import strict_json
 from evermind_web.formats.evl0 import inspect_evl0
 from evermind_web.formats.lora_blob import read_lora
 from evermind_web.formats.sniff import describe

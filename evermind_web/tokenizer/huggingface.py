@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from evermind_web import strict_json
 from evermind_web.errors import FormatError
-from evermind_web.formats import strict_json
 from evermind_web.tokenizer.added_tokens import AddedToken
 from evermind_web.tokenizer.definition import (
     SpecialNames,
