@@ -79,6 +79,7 @@ export function createRun(job, store, work, pause, show, confirm = async () => t
       const result = await work(abort.signal, onProgress);
       status.textContent = summary(result);
       if (result.steps) last = result;
+      curve.add([], result.record?.heldOut); // the last one comes after the last report
       store.set({ said: said(result) });
       bar.value = result.steps ? 1 : 0;
       eta.textContent = "–";
