@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from evermind_web import EvermindLM, EvermindLMTrainer
+from evermind_web.backend.base import Backend
 from evermind_web.errors import ConfigMismatchError, FormatError
 from tests.training.test_options import V, small, texts, weights
 
@@ -90,3 +91,22 @@ def test_damaged_states_are_refused_and_nothing_changes(kind: str) -> None:
         trainer.load_state(damaged(kind, data))
     assert np.array_equal(weights(trainer.model), before)
     trainer.load_state(data)
+
+
+def test_tr8_resumed_training_on_each_backend(backend: Backend) -> None:
+    """Bit-equal on NumPy; on a GPU within 1e-5 of the largest weight, though its steps repeat to the bit as well."""
+
+    def trainer(seed: int) -> EvermindLMTrainer:
+        return EvermindLMTrainer(EvermindLM(V, 12, 2, 3, 16, 4, 2, seed=seed, backend=backend), **OPTIONS)
+
+    whole = trainer(5)
+    history = whole.fit(texts())
+    first = trainer(5)
+    first.fit(texts(), lambda s: first.stop() if s.step == 3 else None)
+    second = trainer(77)
+    second.load_state(first.save_state())
+    assert second.fit(texts(), resume=True) == pytest.approx(history, rel=1e-5)
+    found, expected = weights(second.model), weights(whole.model)
+    if backend.name == "numpy":
+        assert np.array_equal(found, expected)
+    assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
