@@ -12,6 +12,7 @@ from evermind_web.backend.kernels import Grid, ceil_div, grid_of
 
 ENOUGH = 160  # workgroups that keep a large GPU busy; with fewer, smaller tiles give more of them
 SOFTWARE: Final = ("swiftshader", "llvmpipe", "software", "basic render")
+LONG_LOOP: Final = 16_384  # llvmpipe leaves a kernel's loops after 65,535 rounds in all, without a word
 COLUMN_ROWS: Final = 512  # rows that a workgroup of column_reduce takes
 software = False  # whether plans are made for a CPU; set by `choose`
 
@@ -34,7 +35,7 @@ def tile_constants(width: int) -> dict[str, float]:
 
 def lanes(length: int) -> int:
     """Threads that share one row of `length` values: a power of two."""
-    if software:
+    if software and length <= LONG_LOOP:
         return 1
     return 256 if length >= 1024 else 64 if length >= 256 else 32
 
