@@ -147,7 +147,7 @@ async def keep(story: StoryPage, base: str, adapted: str, folder: Path) -> None:
 
     await story.page.reload()
     await story.ready()
-    await story.part("import-file").set_input_files(files)
+    await story.part("import-file").set_input_files(files[::-1])  # adapter first, as a file chooser may sort them
     await expect(story.part("saved-item")).to_have_count(2)
     await story.load("Lewis")
     await set_prompt(story)

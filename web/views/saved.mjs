@@ -14,6 +14,9 @@ import { replaceUnsaved } from "./teach.mjs";
 /** The name that was last saved or loaded here: if the browser evicts the data, the page can say so. */
 const REMEMBERED = "evermind:last-model";
 
+/** Names under which adapters are exported, here and elsewhere. */
+const ADAPTER_FILE = /\.lora$|\.adapter\b/i;
+
 /** @param {() => Evermind} em @param {() => import("../studio.mjs").Studio} studio @param {Store} store */
 export function createSaved(em, studio, store) {
   /** Do something, then show the list anew; errors go to the message box. @param {() => Promise<void>} action */
@@ -160,6 +163,8 @@ function inMemory(session, item) {
 async function importFiles(em, chosen) {
   const tokenizer = chosen.find((file) => file.name.endsWith(".json"));
   const others = chosen.filter((file) => file !== tokenizer);
+  // An adapter needs its model: models go first, whatever the order of the names.
+  others.sort((a, b) => Number(ADAPTER_FILE.test(a.name)) - Number(ADAPTER_FILE.test(b.name)));
   for (const file of others.length || !tokenizer ? others : [tokenizer]) {
     const { kind, name, notice } = await em.importFile(file, tokenizer);
     showNotice([`Imported the ${kind === "base" ? "model" : "adapter"} ${name}.`, notice].filter(Boolean).join(" "));
