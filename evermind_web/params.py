@@ -122,8 +122,10 @@ def whole_number(name: str, value: Any, least: int = 1) -> int:
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise InvalidArgumentError(f"{name} must be a whole number, got {value!r}")
     number = operator.index(value)
-    if not least <= number < 2**32:
+    if number < least:
         raise InvalidArgumentError(f"{name} must be at least {least}, got {number}")
+    if number >= 2**32:
+        raise InvalidArgumentError(f"{name} must be below 2**32, got {number}")
     return number
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evermind_web.errors import FormatError, InvalidArgumentError
-from evermind_web.formats.sniff import check_length, not_a, truncated
+from evermind_web.formats.sniff import check_is_bytes, check_length, not_a, truncated
 
 MAGIC_BYTES = struct.pack("<I", 0x4C4F5241)
 HEADER_BYTES = 20
@@ -48,6 +48,7 @@ def write_lora(
 
 def read_lora(data: bytes) -> LoraBlob:
     """Parse and check an adapter file; B and A are fresh writable arrays. FormatError for anything else."""
+    check_is_bytes("adapter", data)
     if data[:4] != MAGIC_BYTES[: len(data[:4])]:
         raise not_a("an adapter", data, "a LORA file (bytes 41 52 4f 4c first)")
     if len(data) < HEADER_BYTES:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +16,8 @@ from evermind_web.formats import evl0
 from evermind_web.formats.arch import FIELDS, Arch, evermind_tensor_spec, param_count_of, tensor_at
 from evermind_web.formats.crc import append_crc_trailer
 from evermind_web.formats.evl0 import read_evl0, write_evl0
+from evermind_web.formats.lora_blob import read_lora
+from evermind_web.params import check_arch
 from tests.golden_data import load_case
 
 ARCH = Arch(vocab_size=7, d_model=3, num_layers=2, conv_kernel=2, hidden_dim=4, num_experts=2, top_k=1)
@@ -114,6 +119,19 @@ def test_absurd_sizes_are_refused_without_allocating() -> None:
     huge = struct.pack("<9I", evl0.MAGIC, 1, *[2**32 - 1] * 7)
     with pytest.raises(FormatError, match="truncated: have 36 of"):
         read_evl0(huge)
+
+
+@pytest.mark.parametrize("given", ["model.evl0", Path("model.evl0"), None])
+@pytest.mark.parametrize("read", [read_evl0, read_lora])
+def test_a_path_in_place_of_bytes_is_refused_with_advice(read: Callable[[Any], object], given: object) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"expected the bytes of a file, got .*read_bytes"):
+        read(given)
+
+
+@pytest.mark.parametrize(("size", "words"), [(0, "must be at least 1, got 0"), (2**32, r"must be below 2\*\*32, got")])
+def test_a_size_out_of_range_is_told_which_end_it_missed(size: int, words: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"vocab_size {words}"):
+        check_arch(ARCH._replace(vocab_size=size))
 
 
 def test_ck6_fp16_overflow_names_the_tensor() -> None:
