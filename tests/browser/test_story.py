@@ -166,3 +166,11 @@ async def test_the_page_fits_a_phone(page: Page) -> None:
     await story.open("/?backend=numpy")
     await page.get_by_test_id("train-text").fill("word " * 20 + "w" * 400)
     assert await page.evaluate("document.documentElement.scrollWidth") == 320
+
+
+async def test_a_model_that_replaces_another_introduces_itself(page: Page) -> None:
+    story = StoryPage(page)
+    await story.open("/?backend=numpy")
+    await story.part("shipped-start").click()
+    await expect(story.part("notice")).to_contain_text("Loaded", timeout=60_000)
+    await expect(story.part("train-status")).to_contain_text("“evermind-base” is loaded")

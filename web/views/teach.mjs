@@ -49,7 +49,7 @@ export function createTeach(em, studio, store, record) {
     run.enable(ready);
     const model = session?.model;
     // After training, the run's own summary stands there; a model that was loaded introduces itself.
-    if (model && busy === "load" && model.fingerprint !== shown) run.say(introduction(model));
+    if (model && (busy === "load" || busy === "fetch") && model.fingerprint !== shown) run.say(introduction(model));
     shown = model?.fingerprint ?? "";
   });
 }
