@@ -28,6 +28,8 @@ class AdamWOptions:
     shard: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
+        if self.eps == 0:
+            raise InvalidArgumentError("eps must be above 0: a gradient of exactly 0 would give 0/0")
         for name in ("lr", "eps", "weight_decay"):
             value = getattr(self, name)
             if not (isinstance(value, (int, float)) and math.isfinite(value) and value >= 0):

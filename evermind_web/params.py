@@ -18,11 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evermind_web.errors import InvalidArgumentError
-from evermind_web.formats.arch import FIELDS, Arch, TensorSpec
+from evermind_web.formats.arch import FIELDS, Arch, TensorSpec, param_count_of
 from evermind_web.layout import ALIGN, padded
 from evermind_web.rng import SeededRng, check_seed
 
 F32 = NDArray[np.float32]
+MAX_LAYERS, MAX_PARAMETERS = 4096, 2**31 - 1
 EMBEDDING_STD = ROUTER_STD = OUTPUT_STD = 0.02
 
 
@@ -135,6 +136,11 @@ def check_arch(sizes: Iterable[Any]) -> Arch:
         *(whole_number(name, size, int(name != "num_layers")) for name, size in zip(FIELDS, sizes, strict=True))
     )
     check_top_k(arch.top_k, arch.num_experts)
+    if arch.num_layers > MAX_LAYERS or param_count_of(arch) > MAX_PARAMETERS:
+        raise InvalidArgumentError(
+            f"a model of {arch.num_layers} layers and {param_count_of(arch)} parameters is more than any device here "
+            f"holds (at most {MAX_LAYERS} layers, {MAX_PARAMETERS} parameters); choose smaller sizes"
+        )
     return arch
 
 

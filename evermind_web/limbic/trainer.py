@@ -68,7 +68,7 @@ class LimbicTrainer:
                 loss, stats = await backend.read(model.loss, self._adam.stats)
                 if stats[1] or not math.isfinite(loss[0]):
                     raise NonFiniteError(
-                        f"loss is not finite at epoch {epoch}: the weights keep their last good values"
+                        f"loss is not finite at epoch {epoch}: its step was not applied"
                     )
                 self._adam.step += 1
                 history.append(float(loss[0]))

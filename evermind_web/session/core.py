@@ -372,8 +372,8 @@ async def _open_backend(name: str | None, software: bool = False) -> tuple[Backe
 
 
 def _options(steps: int) -> dict[str, Any]:
-    """Options of a run: with a look at held-out text now and then, which decides nothing."""
-    return TRAINING | {"eval_every": max(10, -(-steps // recipes.LOOKS)), "keep_best": False}
+    """Options of a run, with a look at held-out text now and then: what was best there is what is kept at the end."""
+    return TRAINING | {"eval_every": max(10, -(-steps // recipes.LOOKS)), "keep_best": True}
 
 
 def _windows(corpus: texts.Split, tokenizer: BPETokenizer, steps: int, seed: int) -> list[list[int]]:

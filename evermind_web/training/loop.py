@@ -18,7 +18,7 @@ from evermind_web.training.options import TrainingOptions
 
 RECORD = 4  # floats kept of each step until they are read: loss, squared gradient norm, not-finite flag, unused
 PATIENCE = 10  # overflows in a row, the loss scale at its floor, after which training stops
-KEPT = "the weights keep their last good values; use a smaller learning rate"
+KEPT = "its step was not applied; use a smaller learning rate, or load an earlier state"
 
 
 @dataclass(frozen=True, slots=True)
