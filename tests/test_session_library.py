@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from evermind_web import BPETokenizer, EvermindLM
 from evermind_web.errors import (
     ConfigMismatchError,
     EvermindError,
@@ -212,6 +213,9 @@ async def test_a_bare_checkpoint_needs_its_own_tokenizer() -> None:
     smaller = unpack((await small.export_file("Small"))[1], "x.zip").files[MODEL]
     with pytest.raises(ConfigMismatchError, match="460 tokens"):
         await there.import_file(smaller, "Small.evl0", files[TOKENIZER])
+    rows = EvermindLM(BPETokenizer.from_str(files[TOKENIZER].decode()).vocab_size + 9, 4, 1, backend="numpy")
+    with pytest.raises(ConfigMismatchError, match="does not belong to this model"):  # too few tokens are as wrong
+        await there.import_file(rows.export_weights(), "More.evl0", files[TOKENIZER])
     assert (await there.import_file(files[MODEL], "Alice.evl0", files[TOKENIZER]))["name"] == "Alice"
     assert (await there.load("Alice"))["model"]["parameters"] > 100_000
 

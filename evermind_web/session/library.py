@@ -304,7 +304,7 @@ class Library:
             )
         config, _ = read_evl0(package.files[MODEL])
         size = read_tokenizer(codec).vocab_size
-        if size > config.vocab_size:
+        if size != config.vocab_size:
             raise ConfigMismatchError(
                 f"this tokenizer does not belong to this model: it has {size} tokens, the model has "
                 f"{config.vocab_size}. Choose the tokenizer that was exported with the model."
