@@ -67,9 +67,7 @@ class LimbicTrainer:
                 self._adam.queue(model.flat_grads, self._hyper)
                 loss, stats = await backend.read(model.loss, self._adam.stats)
                 if stats[1] or not math.isfinite(loss[0]):
-                    raise NonFiniteError(
-                        f"loss is not finite at epoch {epoch}: its step was not applied"
-                    )
+                    raise NonFiniteError(f"loss is not finite at epoch {epoch}: its step was not applied")
                 self._adam.step += 1
                 history.append(float(loss[0]))
                 if on_epoch_end:
