@@ -118,6 +118,29 @@ class LanguageModel:
         """Blocking twin of `forward_async`."""
         return run_blocking(self.forward_async(tokens))
 
+    async def expert_use_async(self, tokens: Tokens) -> F32:
+        """float32 (L,E): of the choices that each layer makes for token ids (T), the part that each routed expert got.
+
+        Rows add up to 1. Raises InvalidArgumentError for no tokens.
+        """
+        ids = self.check_sequence(tokens)
+        if not len(ids):
+            raise InvalidArgumentError("no tokens, so no expert was chosen; give at least one")
+        views = await self.views_async()
+        batch = make_batch([next_token_item(ids)], [0.0], self.backend.row_multiple)
+        tape = self.tape(len(batch.tokens), shared_layers=False)
+        tape.load(batch)
+        forward(tape, views)
+        experts = self.config.num_experts
+        use = np.zeros((len(tape.layers), experts), np.float32)
+        for row, chosen in zip(use, await self.backend.read(*(t.experts for t in tape.layers)), strict=True):
+            row[:] = np.bincount(chosen[: len(ids)].ravel(), minlength=experts) / chosen[: len(ids)].size
+        return use
+
+    def expert_use(self, tokens: Tokens) -> F32:
+        """Blocking twin of `expert_use_async`."""
+        return run_blocking(self.expert_use_async(tokens))
+
     async def evaluate_items(self, items: Sequence[Item], weights: Sequence[float]) -> float:
         """Σ over the items of weight × the sum of their cross-entropies (nats): a mean, by the weights given."""
         views = await self.views_async()

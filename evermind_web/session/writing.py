@@ -9,10 +9,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from evermind_web.batch import make_batch, next_token_item
 from evermind_web.generation import GenerationConfig
 from evermind_web.language_model import LanguageModel
-from evermind_web.network import forward
 from evermind_web.tokenizer import BPETokenizer, StreamDecoder
 
 # A view of tokens is for looking at: more of them only take time.
@@ -62,12 +60,4 @@ async def token_shares(writer: LanguageModel, tokenizer: BPETokenizer, text: str
 
 async def expert_shares(writer: LanguageModel, ids: list[int]) -> list[list[float]]:
     """For each layer, what part of its choices for `ids` each routed expert got."""
-    backend, arch = writer.backend, writer.config
-    views = await writer.views_async()
-    batch = make_batch([next_token_item(np.asarray(ids, np.int32))], [0.0], backend.row_multiple)
-    tape = writer.tape(len(batch.tokens), shared_layers=False)
-    tape.load(batch)
-    forward(tape, views)
-    chosen = await backend.read(*(layer.experts for layer in tape.layers))
-    counts = [np.bincount(rows[: len(ids)].ravel(), minlength=arch.num_experts) for rows in chosen]
-    return [[round(float(n) / int(c.sum()), 4) for n in c] for c in counts]
+    return [[round(float(part), 4) for part in row] for row in await writer.expert_use_async(ids)]
