@@ -83,7 +83,7 @@ def test_a_manifest_that_lies_about_the_size_allocates_nothing() -> None:
     package = EvermindModelPackage.from_blob(blob)
     for key, value in (("numExperts", 2_222_975_505), ("vocabSize", 2_000_000_000)):
         config = {**package.manifest["config"], key: value}
-        with pytest.raises(EvermindError, match="mismatch|more than any device here holds"):
+        with pytest.raises(EvermindError, match=r"mismatch|more than any device here holds"):
             EvermindModelPackage({**package.manifest, "config": config}, package.checkpoint).load_lm()
     with pytest.raises(FormatError, match="unsupported model type"):
         EvermindModelPackage({**package.manifest, "modelType": []}, package.checkpoint).load_lm()
