@@ -345,6 +345,11 @@ def test_bad_options_are_refused_by_name(option: str, value: object) -> None:
         EvermindLMTrainer(small(), **{option: value})
 
 
+def test_eps_of_zero_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="eps must be above 0"):
+        EvermindLMTrainer(small(), eps=0)
+
+
 def test_unknown_options_are_refused() -> None:
     with pytest.raises(TypeError, match="learning_rate"):
         EvermindLMTrainer(small(), learning_rate=0.1)
