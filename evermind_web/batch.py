@@ -184,13 +184,6 @@ def token_weights(items: Sequence[Item]) -> list[float]:
     return [1 / total if total else 0.0] * len(items)
 
 
-def sequence_batches(sequences: Sequence[I32], total: int, multiple: int = 1) -> list[Batch]:
-    """Batches of next-token sequences whose losses add up to Σ(mean loss of a sequence) / total."""
-    return item_batches(
-        [next_token_item(s) for s in sequences], [1 / max(1, (len(s) - 1) * total) for s in sequences], multiple
-    )
-
-
 def pack_windows(ids: Tokens, window: int, stride: int | None = None) -> list[Example]:
     """A long text as Examples of `window` tokens, each transition scored once (with the default stride).
 

@@ -16,7 +16,7 @@ from evermind_web.backend.base import Array
 from evermind_web.backend.numpy_backend import NumpyBackend
 from evermind_web.backend.reference import REFERENCE
 from evermind_web.backend.reference.moe import router_logits, split_block
-from evermind_web.batch import Batch, sequence_batches
+from evermind_web.batch import Batch, make_batch, next_token_item, sequence_weights
 from evermind_web.formats.arch import Arch, evermind_tensor_spec
 from evermind_web.layout import ALIGN, limbic_layout, moe_layout
 from evermind_web.network import Tape, cut, forward
@@ -70,9 +70,8 @@ class ModelCase:
 
     def batch(self, multiple: int = 1) -> Batch:
         """All sequences as one ragged batch; its loss is the mean of their mean losses."""
-        sequences = [np.array(s, np.int32) for s in self.sequences()]
-        (batch,) = sequence_batches(sequences, len(sequences), multiple)
-        return batch
+        items = [next_token_item(np.array(s, np.int32)) for s in self.sequences()]
+        return make_batch(items, sequence_weights(items), multiple)
 
     def weights(self, clear: bool = True) -> Array:
         """Padded float32 vector, every tensor away from its initial value.
