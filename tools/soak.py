@@ -5,7 +5,7 @@
 
 `SOAK_SCALE` shrinks every count (0.01 is about what `make test` does). A run that was stopped goes on where it was;
 each job that is finished appends one line of figures to docs/reliability.jsonl. A broken promise is printed with the
-bytes or the moment that broke it, kept under .cache/soak/, and makes the exit code 1.
+bytes or the moment that broke it, kept under .cache/soak/, and makes the exit code 1. Jobs may run side by side.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -26,42 +28,47 @@ from typing import Any
 from tools.common import CACHE, ROOT, say
 
 FOLDER = CACHE / "soak"
-STATE = FOLDER / "state.json"
 FIGURES = ROOT / "docs" / "reliability.jsonl"
 FILES, CHUNK = 100_000, 1_000  # broken files a parser, in runs of so many with a seed each
-POINTS = 50  # moments at which a device is lost
-KILLS, MIGRATIONS = 280, 20
+POINTS, POINTS_A_RUN = 1_000, 100  # moments at which a device is lost
+KILLS, MIGRATIONS, KILLS_A_PROFILE = 280, 20, 10
 STEPS, GENERATIONS = 10_000, 2_000
 
 Json = dict[str, Any]
 
 
-class Progress:
-    """How far each job is, on disk after every piece of it."""
+class Job:
+    """One job: its figures so far, on disk after every piece of it, so that a stopped run goes on."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str, **fresh: Any) -> None:
         FOLDER.mkdir(parents=True, exist_ok=True)
-        self.jobs: Json = json.loads(STATE.read_text()) if STATE.is_file() else {}
-
-    def of(self, job: str, fresh: Json) -> Json:
-        """The job's figures so far."""
-        found: Json = self.jobs.setdefault(job, fresh)
-        return found
+        self.name = name
+        self._path = FOLDER / f"{name.replace(': ', '-').replace(' ', '-')}.json"
+        self.at: Json = json.loads(self._path.read_text()) if self._path.is_file() else fresh | {"seconds": 0.0}
+        self._since = time.perf_counter()
 
     def save(self) -> None:
         """Write it all down, whole or not at all."""
-        part = STATE.with_suffix(".part")
-        part.write_text(json.dumps(self.jobs, indent=1))
-        part.replace(STATE)
+        now = time.perf_counter()
+        self.at["seconds"], self._since = round(self.at["seconds"] + now - self._since, 1), now
+        part = self._path.with_suffix(".part")
+        part.write_text(json.dumps(self.at, indent=1))
+        part.replace(self._path)
 
-    def finish(self, job: str) -> None:
-        """Append the job's figures to the record and forget how far it was."""
-        line = {"date": datetime.now(UTC).strftime("%Y-%m-%d"), "job": job, "scale": scale(), **self.jobs.pop(job)}
+    def add(self, **figures: int) -> None:
+        """Add to the counts of these names."""
+        for name, count in figures.items():
+            self.at[name] = self.at.get(name, 0) + count
+
+    def finish(self) -> bool:
+        """Append the figures to the record and forget how far it was; whether nothing was broken."""
+        line = {"date": datetime.now(UTC).strftime("%Y-%m-%d"), "job": self.name, "scale": scale(), **self.at}
         line["machine"] = f"Python {platform.python_version()}, {os.cpu_count()} processors"
         with FIGURES.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
-        self.save()
-        say("soak", f"{job}: {json.dumps(line)}")
+        self._path.unlink(missing_ok=True)
+        say("soak", f"{self.name}: {json.dumps(line)}")
+        return not self.at["broken"]
 
 
 def scale() -> float:
@@ -74,65 +81,98 @@ def scaled(count: int) -> int:
     return max(1, round(count * scale()))
 
 
-# ── files ────────────────────────────────────────────────────────────────────
-def files(progress: Progress, only: str = "") -> bool:
-    """Broken files into every parser, or into the one that is named."""
-    from tests.faults import fuzz, parsers
+def run_test(path: str, **settings: int | str) -> bool:
+    """Run one file of tests with these environment variables; whether it passed."""
+    import pytest
 
-    good = True
-    for parser in (one for one in parsers.PARSERS if only in ("", one.name)):
-        job, count = f"files: {parser.name}", scaled(FILES)
-        at = progress.of(
-            job,
-            {"files": 0, "refused": 0, "accepted": 0, "broken": 0, "slowest_s": 0.0, "memory_bytes": 0, "seconds": 0.0},
-        )
-        while at["files"] < count:
-            broken: list[fuzz.Broken] = []
-            wanted, started = min(CHUNK, count - at["files"]), time.perf_counter()
-            # Seeds from 1000 on: those of `make test` are below.
-            tally = fuzz.run(parser, wanted, 1000 + at["files"] // CHUNK, broken.append)
-            at["files"] += wanted
-            at["refused"] += tally.refused
-            at["accepted"] += tally.accepted
-            at["broken"] += len(broken)
-            at["slowest_s"] = round(max(at["slowest_s"], tally.slowest), 3)
-            at["memory_bytes"] = max(at["memory_bytes"], tally.largest)
-            at["seconds"] = round(at["seconds"] + time.perf_counter() - started, 1)
-            for error in broken:
-                kept = FOLDER / f"{parser.name.replace(' ', '-')}-{abs(hash(error.data)):x}.bin"
-                kept.write_bytes(error.data)
-                say("soak", f"BROKEN {error} (kept as {kept})")
-            progress.save()
-        good &= at["broken"] == 0
-        progress.finish(job)
-    return good
+    os.environ |= {name: str(value) for name, value in settings.items()}
+    return pytest.main(["-q", "-p", "no:cacheprovider", str(ROOT / path)]) == 0
+
+
+# ── files ────────────────────────────────────────────────────────────────────
+def files(only: str = "") -> bool:
+    """Broken files into every parser, or into the one that is named."""
+    from tests.faults import parsers
+
+    good = [_files(parser) for parser in parsers.PARSERS if only in ("", parser.name)]
+    return all(good)
+
+
+def _files(parser: Any) -> bool:
+    from tests.faults import fuzz
+
+    job, count = Job(f"files: {parser.name}", files=0, refused=0, accepted=0, broken=0), scaled(FILES)
+    at = job.at
+    while at["files"] < count:
+        broken: list[fuzz.Broken] = []
+        wanted = min(CHUNK, count - at["files"])
+        # Seeds from 1000 on: those of `make test` are below.
+        tally = fuzz.run(parser, wanted, 1000 + at["files"] // CHUNK, broken.append)
+        job.add(files=wanted, refused=tally.refused, accepted=tally.accepted, broken=len(broken))
+        at["slowest_s"] = round(max(at.get("slowest_s", 0.0), tally.slowest), 3)
+        at["memory_bytes"] = max(at.get("memory_bytes", 0), tally.largest)
+        for error in broken:
+            keep(parser.name, error.data, error)
+        job.save()
+    return job.finish()
+
+
+def keep(name: str, data: bytes, error: Exception) -> None:
+    """Put a file that broke a promise where it can be looked at."""
+    kept = FOLDER / f"{name.replace(' ', '-')}-{zlib.crc32(data):08x}.bin"
+    kept.write_bytes(data)
+    say("soak", f"BROKEN {error} (kept as {kept})")
 
 
 # ── devices ──────────────────────────────────────────────────────────────────
-def devices(progress: Progress) -> bool:
-    """A device that is lost at random moments of learning: the same bits as if it had stayed."""
-    import pytest
-
-    os.environ["EVERMIND_LOST_POINTS"] = str(scaled(POINTS))
-    started = time.perf_counter()
-    code = pytest.main(["-q", "-p", "no:cacheprovider", str(ROOT / "tests/faults/test_device_lost.py")])
-    at = progress.of("devices", {})
-    at |= {"points": scaled(POINTS), "failed": int(code != 0), "seconds": round(time.perf_counter() - started, 1)}
-    progress.finish("devices")
-    return code == 0
+def devices() -> bool:
+    """A device that is lost at random moments of learning and writing: the same bits as if it had stayed."""
+    job = Job("devices", points=0, broken=0)
+    while job.at["points"] < scaled(POINTS):
+        count = min(POINTS_A_RUN, scaled(POINTS) - job.at["points"])
+        seed = 1000 + job.at["points"]
+        good = run_test("tests/faults/test_device_lost.py", EVERMIND_LOST_POINTS=count, EVERMIND_LOST_SEED=seed)
+        job.add(points=count, broken=int(not good))
+        job.save()
+    return job.finish()
 
 
 # ── power ────────────────────────────────────────────────────────────────────
-def power(progress: Progress) -> bool:
+def power() -> bool:
     """A browser that is killed while it writes: each record is the old or the new one."""
-    asyncio.run(_power(progress))
-    return True
+    return asyncio.run(_power())
 
 
-async def _power(progress: Progress) -> None:
+async def _power() -> bool:
     from playwright.async_api import async_playwright
 
     from tests.browser.faults.power import Plan, Profile, survive, survive_migration
+
+    job = Job("power", kills=0, acknowledged=0, old=0, new=0, migrations_killed=0, migrated=0, broken=0)
+    at = job.at
+    with site() as address:
+        async with async_playwright() as driver:
+            while at["kills"] < scaled(KILLS) or at["migrations_killed"] < scaled(MIGRATIONS):
+                seed = 1000 + at["kills"] + at["migrations_killed"]
+                with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+                    profile, plan = Profile(driver, Path(folder), address), Plan(random.Random(seed))
+                    try:
+                        if at["kills"] < scaled(KILLS):
+                            job.add(**await survive(profile, plan, min(KILLS_A_PROFILE, scaled(KILLS) - at["kills"])))
+                        else:
+                            job.add(migrations_killed=1, migrated=int(await survive_migration(profile, plan, 200)))
+                    except AssertionError as error:
+                        job.add(broken=1, kills=1)
+                        say("soak", f"BROKEN with seed {seed}: {error}")
+                    finally:
+                        await profile.close()
+                job.save()
+    return job.finish()
+
+
+@contextmanager
+def site() -> Iterator[str]:
+    """The address of dist/, brought up to date, with the tests' pages beside it."""
     from tools.build_dist import build
     from tools.common import DIST
     from tools.serve import in_background, open_server
@@ -140,50 +180,26 @@ async def _power(progress: Progress) -> None:
     build(cdn=False, folder=DIST)
     server = open_server(DIST, 0, {"/__test__/": ROOT / "tests" / "browser"})
     in_background(server)
-    fresh = {"kills": 0, "acknowledged": 0, "old": 0, "new": 0, "migrations_killed": 0, "migrated": 0, "seconds": 0.0}
-    at = progress.of("power", fresh)
     try:
-        async with async_playwright() as driver:
-            while at["kills"] < scaled(KILLS) or at["migrations_killed"] < scaled(MIGRATIONS):
-                started, seed = time.perf_counter(), 1000 + at["kills"] + at["migrations_killed"]
-                with tempfile.TemporaryDirectory() as folder:
-                    profile, plan = Profile(driver, Path(folder), server.url), Plan(random.Random(seed))
-                    try:
-                        if at["kills"] < scaled(KILLS):
-                            tally = await survive(profile, plan, min(10, scaled(KILLS) - at["kills"]))
-                            for name, count in tally.items():
-                                at[name] += count
-                        else:
-                            at["migrated"] += int(await survive_migration(profile, plan, 200))
-                            at["migrations_killed"] += 1
-                    finally:
-                        await profile.close()
-                at["seconds"] = round(at["seconds"] + time.perf_counter() - started, 1)
-                progress.save()
+        yield server.url
     finally:
         server.shutdown()
         server.server_close()
-    progress.finish("power")
 
 
 # ── long runs ────────────────────────────────────────────────────────────────
-def long(progress: Progress) -> bool:
-    """Ten thousand steps and two thousand texts in one page: nothing grows."""
-    import pytest
-
-    os.environ["EVERMIND_LONG_STEPS"] = str(scaled(STEPS))
-    os.environ["EVERMIND_LONG_TEXTS"] = str(scaled(GENERATIONS))
-    os.environ["EVERMIND_LONG_FIGURES"] = str(FOLDER / "long.json")
-    started = time.perf_counter()
-    code = pytest.main(["-q", "-p", "no:cacheprovider", str(ROOT / "tests/browser/faults/test_long_runs.py")])
-    at = progress.of("long", {})
-    at |= json.loads((FOLDER / "long.json").read_text()) if (FOLDER / "long.json").is_file() else {}
-    at |= {"failed": int(code != 0), "seconds": round(time.perf_counter() - started, 1)}
-    progress.finish("long")
-    return code == 0
+def long() -> bool:
+    """Ten thousand steps and two thousand texts in one page, so in one piece: nothing grows."""
+    job, figures = Job("long", broken=0), FOLDER / "long-figures.json"
+    counts = {"EVERMIND_LONG_STEPS": scaled(STEPS), "EVERMIND_LONG_TEXTS": scaled(GENERATIONS)}
+    good = run_test("tests/browser/faults/test_long_runs.py", **counts, EVERMIND_LONG_FIGURES=str(figures))
+    job.at |= json.loads(figures.read_text()) if figures.is_file() else {}
+    job.add(broken=int(not good))
+    job.save()
+    return job.finish()
 
 
-JOBS: dict[str, Callable[[Progress], bool]] = {"files": files, "devices": devices, "power": power, "long": long}
+JOBS: dict[str, Callable[[], bool]] = {"files": files, "devices": devices, "power": power, "long": long}
 
 
 def main() -> int:
@@ -193,10 +209,9 @@ def main() -> int:
     if unknown := set(names) - set(JOBS):
         say("soak", f"no such job: {', '.join(sorted(unknown))}; there are {', '.join(JOBS)}")
         return 2
-    progress = Progress()
     try:
-        jobs = JOBS | {"files": lambda progress: files(progress, named.get("files", ""))}
-        good = [jobs[name](progress) for name in names]  # all of them, whatever one of them finds
+        jobs = JOBS | {"files": lambda: files(named.get("files", ""))}
+        good = [jobs[name]() for name in names]  # all of them, whatever one of them finds
         return 0 if all(good) else 1
     except KeyboardInterrupt:
         say("soak", "stopped; the next run goes on from here")

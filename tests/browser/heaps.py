@@ -77,3 +77,7 @@ class Heaps:
         await asyncio.wait_for(done, 60)
         self._session.remove_listener("Target.receivedMessageFromTarget", on_message)
         return held("".join(chunks))
+
+    async def close(self) -> None:
+        """Let go of both."""
+        await self._session.detach()

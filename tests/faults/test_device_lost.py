@@ -22,7 +22,8 @@ SAMPLES = Path(__file__).parent.parent.parent / "web" / "samples"
 ALICE = (SAMPLES / "alice.txt").read_text(encoding="utf-8")[:1500]
 WELLS = (SAMPLES / "time-machine.txt").read_text(encoding="utf-8")[:1500]
 STEPS = {"steps": 5}
-POINTS = int(os.environ.get("EVERMIND_LOST_POINTS") or 4)  # `make soak` takes more
+POINTS = int(os.environ.get("EVERMIND_LOST_POINTS") or 4)  # `make soak` takes more, piece by piece
+SEED = int(os.environ.get("EVERMIND_LOST_SEED") or 6)
 
 
 class Fragile(NumpyBackend):
@@ -102,7 +103,7 @@ _undisturbed: list[tuple[Learned, float]] = []
 
 async def test_gp6_learning_goes_on_from_the_last_snapshot_with_the_same_bits(devices: Any) -> None:
     (expected, result, _), calls = await undisturbed(devices)
-    source = random.Random(6)
+    source = random.Random(SEED)
     for _ in range(POINTS):
         at = source.randrange(10, int(calls))
         devices([at, 10**9])
@@ -115,6 +116,32 @@ async def test_gp6_learning_goes_on_from_the_last_snapshot_with_the_same_bits(de
         assert len(notices) == 1, notices
         steps = [p[0] for r in reports if r["phase"] == "train" for p in r["points"]]
         assert steps == [1, 2, 3, 4, 5] * 2, "the curve has each step once"
+
+
+async def test_gp6_writing_is_given_up_with_a_sentence_and_the_model_writes_the_same_again(devices: Any) -> None:
+    devices([10**9] * (POINTS + 1))
+    session = await Session.open()
+    await session.train(ALICE, STEPS)
+    options = {"max_new_tokens": 20, "temperature": 0.8}
+
+    async def text() -> str:
+        return "".join([piece async for piece in session.stream("Alice was", options)])
+
+    expected = await text()
+    assert isinstance(session.backend, Fragile)
+    before = session.backend.left
+    assert await text() == expected
+    calls = int(before - session.backend.left)
+    source = random.Random(SEED)
+    for _ in range(POINTS):
+        assert isinstance(session.backend, Fragile)
+        session.backend.left = at = source.randrange(calls)
+        with pytest.raises(
+            DeviceLostError, match=r"GPU lost \(unknown: hung\): the model is as it was before.*Try again"
+        ):
+            await text()
+        assert session.describe()["backend"] == "webgpu"
+        assert await text() == expected, f"lost after {at} of {calls} calls"
 
 
 async def test_gp6_the_notice_says_step_reason_and_checkpoint(devices: Any) -> None:

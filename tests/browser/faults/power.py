@@ -11,6 +11,7 @@ import os
 import random
 import signal
 import zlib
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -122,11 +123,11 @@ class Plan:
         if what == "rename":
             old, new = source.choice(names), f"r{len(self.states)}"
             state[new] = state.pop(old)
-            return {"do": "rename", "name": old, "to": new}
+            return {"do": "rename", "what": what, "name": old, "to": new}
         if what == "delete":
             old = source.choice(names)
             del state[old]
-            return {"do": "delete", "name": old}
+            return {"do": "delete", "what": what, "name": old}
         count = source.randrange(2, 6) if what == "import" else 1
         chosen = [source.choice(names)] if what == "replace" else [f"n{len(self.states)}.{i}" for i in range(count)]
         items = []
@@ -134,7 +135,7 @@ class Plan:
             seed, size = source.randrange(256), source.randrange(largest)
             items.append({"name": name, "seed": seed, "size": size})
             state[name] = (size, zlib.crc32(content(seed, size)))
-        return {"do": "save", "items": items}
+        return {"do": "save", "what": what, "items": items}
 
 
 class Profile:
@@ -187,9 +188,13 @@ class Profile:
             await self.kill()
 
 
-async def survive(profile: Profile, plan: Plan, kills: int, largest: int = 200_000) -> dict[str, int]:
-    """Kill the browser `kills` times while it changes the store; assert after each that nothing third is found."""
-    tally = {"kills": 0, "acknowledged": 0, "old": 0, "new": 0}
+async def survive(profile: Profile, plan: Plan, kills: int, largest: int = 200_000) -> Counter[str]:
+    """Kill the browser `kills` times while it changes the store; assert after each that nothing third is found.
+
+    Returns how many `kills`, changes `acknowledged`, states found `old` and `new`, and what was being done, as
+    "at save", "at import", "at replace", "at rename", "at delete", or "between" two changes.
+    """
+    tally: Counter[str] = Counter()
     page = await profile.open()
     for _ in range(kills):
         base = len(plan.states) - 1
@@ -203,11 +208,14 @@ async def survive(profile: Profile, plan: Plan, kills: int, largest: int = 200_0
         found = await page.evaluate(LOOK)
         state = {name: (size, crc) for name, (size, crc) in found["found"].items()}
         allowed = {n: plan.states[n] for n in {profile.acknowledged, profile.began}}
-        assert state in allowed.values(), f"neither old nor new after {plan.changes[profile.began - 1]}"
+        # `changes` has those from `base` on; before the first one begins, nothing is in flight.
+        cut = changes[profile.began - base - 1]["what"] if profile.began > profile.acknowledged else ""
+        assert state in allowed.values(), f"neither old nor new after {cut or 'nothing'}"
         assert found["lost"] == 0, "bytes that belong to no record"
         tally["kills"] += 1
         tally["acknowledged"] += profile.acknowledged - base
         tally["new" if state == allowed[profile.began] else "old"] += 1
+        tally[f"at {cut}" if cut else "between"] += 1
         plan.forget(state)
     return tally
 
