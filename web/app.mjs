@@ -88,7 +88,7 @@ async function start() {
     showError(error);
     return;
   } finally {
-    query("#boot", HTMLElement).hidden = true;
+    query("#boot-bar", HTMLElement).hidden = true; // its place stays, so that nothing moves
   }
   evermind.addEventListener("change", (event) => {
     const session = /** @type {CustomEvent<SessionInfo>} */ (event).detail;

@@ -14,13 +14,18 @@ LOSSES = re.compile(r"Loss on text it has not seen: ([\d.]+) → ([\d.]+) \(gues
 
 
 class StoryPage:
-    """One tab of the demo page."""
+    """One tab of the demo page; `touch`: of a phone, where things are tapped."""
 
-    def __init__(self, page: Page) -> None:
+    def __init__(self, page: Page, touch: bool = False) -> None:
         self.page = page
+        self.touch = touch
 
     def part(self, testid: str) -> Locator:
         return self.page.get_by_test_id(testid)
+
+    async def press(self, target: Locator) -> None:
+        """Click it, or tap it on a phone."""
+        await (target.tap() if self.touch else target.click())
 
     async def open(self, address: str = "/") -> None:
         await self.page.goto(address)
@@ -32,10 +37,10 @@ class StoryPage:
     async def learn(self, job: str, steps: int) -> tuple[float, float]:
         """Start `train` or `personalize`, press Stop after `steps` (1 to 9); returns loss before and after."""
         await self.part(f"{job}-length").select_option("long")
-        await self.part(f"{job}-start").click()
+        await self.press(self.part(f"{job}-start"))
         status = self.part(f"{job}-status")
         await expect(status).to_have_text(re.compile(rf"step ([{steps}-9]|\d\d+) of 600"), timeout=STORY_MS)
-        await self.part(f"{job}-stop").click()
+        await self.press(self.part(f"{job}-stop"))
         await expect(status).to_have_text(re.compile("Stopped and kept"), timeout=STORY_MS)
         found = LOSSES.search(await status.inner_text())
         assert found, await status.inner_text()
@@ -45,20 +50,25 @@ class StoryPage:
 
     async def write(self, button: str = "generate") -> None:
         """Press `generate` or `compare` and wait until it has ended."""
-        await self.part(button).click()  # the status changes before this returns
+        await self.press(self.part(button))  # the status changes before this returns
         await expect(self.part("status")).to_have_text(re.compile("^Ready. Written"), timeout=STORY_MS)
 
     async def save(self, name: str) -> None:
         await self.part("save-name").fill(name)
-        await self.part("save").click()
+        await self.press(self.part("save"))
         await expect(self.item(name)).to_be_visible()
 
     def item(self, name: str) -> Locator:
         """The row of one saved thing."""
         return self.page.locator(f'[data-testid="saved-item"][data-name="{name}"]')
 
+    def persona(self, name: str, action: str = "") -> Locator:
+        """The row of a persona in memory, or one of its buttons."""
+        row = self.page.locator(f'[data-testid="persona"][data-name="{name}"]')
+        return row.get_by_test_id(f"persona-{action}") if action else row
+
     async def load(self, name: str) -> None:
-        await self.item(name).get_by_test_id("load").click()
+        await self.press(self.item(name).get_by_test_id("load"))
         await expect(self.part("notice")).to_contain_text(f"Loaded {name}")
         await self.ready()
 

@@ -41,3 +41,11 @@ export function ask(dialog) {
     dialog.showModal();
   });
 }
+
+/** Whether people agree to what `text` asks. @param {string} text @param {string} [label] of the button that does it */
+export function agree(text, label = "Continue") {
+  const dialog = query("#confirm-dialog", HTMLDialogElement);
+  query("#confirm-text", HTMLElement).textContent = text;
+  query('[value="ok"]', HTMLButtonElement, dialog).textContent = label;
+  return ask(dialog);
+}

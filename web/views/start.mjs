@@ -55,12 +55,20 @@ export function createStart(em, store, refresh) {
     if (!shipped) return;
     const kept = await keptAs(em(), shipped).catch(() => "");
     const bytes = shipped.model.bytes + shipped.tokenizer.bytes;
-    query("#shipped-about", HTMLElement).textContent = `${shipped.title}; it writes at once, and learns your voice in step 3.`;
     status.textContent = kept
       ? `Kept in this browser as ${kept}: no download, works offline.`
       : `${format.size(bytes)}, fetched once from this page and kept in this browser.`;
   }
 
+  /** What this build has is asked while Python still loads, so that nothing moves later. */
+  async function find() {
+    shipped = await findShipped().catch(() => null);
+    query("#shipped", HTMLElement).hidden = !shipped;
+    if (shipped) query("#shipped-about", HTMLElement).textContent = `${shipped.title}; it writes at once, and learns your voice in step 3.`;
+    else query("#teach-lead", HTMLElement).textContent = "Give it a text. It builds its own vocabulary from it and learns to continue it.";
+  }
+
+  const found = find();
   start.addEventListener("click", () => void run());
   stop.addEventListener("click", () => abort.abort());
   store.subscribe(({ ready, busy }) => {
@@ -69,9 +77,7 @@ export function createStart(em, store, refresh) {
   return {
     /** Offer the model if this build has one. */
     async offer() {
-      shipped = await findShipped().catch(() => null);
-      query("#shipped", HTMLElement).hidden = !shipped;
-      if (!shipped) query("#teach-lead", HTMLElement).textContent = "Give it a text. It builds its own vocabulary from it and learns to continue it.";
+      await found;
       await introduce();
     },
   };

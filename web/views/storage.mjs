@@ -1,6 +1,6 @@
 // What this browser keeps and how much room that takes; one file for everything, and away with everything.
 
-import { ask, make, part, query } from "./dom.mjs";
+import { agree, make, part } from "./dom.mjs";
 import * as format from "./format.mjs";
 import { showNotice } from "./messages.mjs";
 import { download } from "./record.mjs";
@@ -39,9 +39,8 @@ export function createStorage(em, studio, act) {
   });
   part("wipe", HTMLButtonElement).addEventListener("click", () =>
     act(async () => {
-      query("#confirm-text", HTMLElement).textContent =
-        "Delete all models, personas and texts from this browser? This cannot be undone; a backup brings them back.";
-      if (!(await ask(query("#confirm-dialog", HTMLDialogElement)))) return;
+      const question = "Delete all models, personas and texts from this browser? Only a backup file brings them back.";
+      if (!(await agree(question, "Delete everything"))) return;
       await studio().wipe();
       localStorage.clear();
       showNotice("Everything was deleted from this browser.");

@@ -1,6 +1,6 @@
 // Step 1: a text becomes a model.
 
-import { ask, part, query } from "./dom.mjs";
+import { agree, part } from "./dom.mjs";
 import { createRun } from "./run.mjs";
 import { createSource } from "./source.mjs";
 
@@ -66,8 +66,7 @@ function introduction({ name, training }) {
  */
 export async function replaceUnsaved(store, question) {
   if (!hasUnsaved(store)) return true;
-  query("#confirm-text", HTMLElement).textContent = `What you taught it is not saved yet. ${question}`;
-  return ask(query("#confirm-dialog", HTMLDialogElement));
+  return agree(`What you taught it is not saved yet. ${question}`);
 }
 
 /** @param {Store} store */
