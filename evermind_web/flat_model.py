@@ -1,8 +1,9 @@
-"""A model as one flat vector of weights and one of gradients on a backend: what all models here have in common."""
+"""A model as a flat vector of weights and one of gradients on a backend: what all models here have in common."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from evermind_web.backend.base import Backend, Buf
 from evermind_web.environment import run_blocking
 from evermind_web.errors import InvalidArgumentError
+from evermind_web.flat_vector import FlatVector
 from evermind_web.params import F32, ParamTable
 
 
@@ -29,24 +31,28 @@ class Parameter:
 
 
 class FlatModel:
-    """Weights (P) and gradients (P), padded by `table`, on `backend`. Subclasses add the forward and the files."""
+    """Weights (P) and gradients (P), padded by `table`, on `backend`. Subclasses add the forward and the files.
 
-    def __init__(self, backend: Backend, table: ParamTable, initial: F32) -> None:
+    sizes: of the parts that the vectors are cut into (`flat_vector.part_sizes`); none: one part.
+    """
+
+    def __init__(self, backend: Backend, table: ParamTable, initial: F32, sizes: Sequence[int] = ()) -> None:
         self.backend, self.table = backend, table
-        self._bufs: list[Buf] = []
-        self.flat = self._new((table.padded_size,))
-        backend.write(self.flat, initial)
-        self._flat_grads: Buf | None = None
+        self.flat = FlatVector.alloc(backend, sizes or (table.padded_size,))
+        self._bufs: list[Buf] = list(self.flat.parts)
+        self.flat.write(initial)
+        self._flat_grads: FlatVector | None = None
 
     def _new(self, shape: tuple[int, ...], dtype: str = "float32") -> Buf:
         self._bufs.append(self.backend.alloc(shape, dtype))
         return self._bufs[-1]
 
     @property
-    def flat_grads(self) -> Buf:
+    def flat_grads(self) -> FlatVector:
         """The gradient vector (P), made on first use: a model that only writes needs none."""
         if self._flat_grads is None:
-            self._flat_grads = self._new((self.table.padded_size,))
+            self._flat_grads = self.flat.like()
+            self._bufs += self._flat_grads.parts
         return self._flat_grads
 
     @property
@@ -54,10 +60,15 @@ class FlatModel:
         """Number of weights."""
         return self.table.size
 
-    async def _tensors(self, flat: Buf) -> list[Parameter]:
-        live = getattr(self.backend, "array", None)  # NumPy: the memory itself
-        vector = live(flat) if live is not None else (await self.backend.read(flat))[0]
-        return [Parameter(spec.name, part) for spec, part in self.table.slices(vector)]
+    async def _tensors(self, flat: FlatVector) -> list[Parameter]:
+        live = getattr(self.backend, "array", None)
+        if live is None:
+            return [Parameter(spec.name, part) for spec, part in self.table.slices(await flat.read())]
+        found = []
+        for spec in self.table.specs:  # NumPy: the memory itself
+            part, at = flat.place(spec.padded_offset)
+            found.append(Parameter(spec.name, live(part)[at : at + spec.size].reshape(spec.shape)))
+        return found
 
     async def parameters_async(self) -> list[Parameter]:
         """All tensors in canonical order, `.name` and `.data`."""
@@ -77,7 +88,7 @@ class FlatModel:
 
     def zero_grad(self) -> None:
         """Set all gradients to 0."""
-        self.backend.zero(self.flat_grads)
+        self.flat_grads.zero()
 
     def set_parameter(self, name: str, array: NDArray[Any]) -> None:
         """Overwrite one tensor by its name. Raises InvalidArgumentError for an unknown name or another shape."""
@@ -87,18 +98,17 @@ class FlatModel:
         values = np.asarray(array, np.float32)
         if values.shape != spec.shape:
             raise InvalidArgumentError(f"{name}: expected shape {spec.shape}, got {values.shape}")
-        view = self.backend.view(self.flat, spec.padded_offset, spec.shape)
+        view = self.flat.view(spec.padded_offset, spec.shape)
         self.backend.write(view, values)
         self.backend.free(view)
 
     async def packed_weights_async(self) -> F32:
         """All weights as one packed float32 vector in canonical order: the body of a checkpoint."""
-        (vector,) = await self.backend.read(self.flat)
-        return self.table.pack(vector)
+        return self.table.pack(await self.flat.read())
 
     def load_packed(self, packed: F32) -> None:
         """Overwrite all weights with a packed float32 vector in canonical order."""
-        self.backend.write(self.flat, self.table.pad(packed))
+        self.flat.write(self.table.pad(packed))
 
     async def fingerprint_async(self) -> str:
         """SHA-256 (hex) of the packed little-endian float32 weights: what adapters name their base by."""

@@ -113,7 +113,7 @@ class SharedExpertMoE(FlatModel):
         bufs += [self.backend.alloc(*shape) for shape in shapes]
         try:
             self.backend.write(bufs[1], x)  # the residual input and the noise are zero
-            ops.moe_fwd(self.backend, (bufs[0], bufs[1], self.flat, bufs[2]), bufs[3:], **self._scalars())
+            ops.moe_fwd(self.backend, (bufs[0], bufs[1], self.flat.whole, bufs[2]), bufs[3:], **self._scalars())
             out, *saved = await self.backend.read(*bufs[3:])
         finally:
             for buf in bufs:
@@ -132,7 +132,7 @@ class SharedExpertMoE(FlatModel):
             x, *rest = temporary
             dx = self.backend.alloc(cache.x.shape)
             temporary.append(dx)
-            ops.moe_bwd(self.backend, (x, self.flat, *rest), (dx, self.flat_grads), **self._scalars())
+            ops.moe_bwd(self.backend, (x, self.flat.whole, *rest), (dx, self.flat_grads.whole), **self._scalars())
             (result,) = await self.backend.read(dx)
         finally:
             for buf in temporary:
@@ -165,7 +165,7 @@ class SharedExpertMoE(FlatModel):
         p, share = np.asarray(probs, np.float64), np.asarray(f, np.float64)
         step = np.outer(scale * p * (share - share @ p), self.check_rows([x])[0])
         spec = self.table.by_name["wr"]
-        view = self.backend.view(self.flat_grads, spec.padded_offset, spec.shape)
+        view = self.flat_grads.view(spec.padded_offset, spec.shape)
         try:
             (router,) = await self.backend.read(view)
             self.backend.write(view, (router + step).astype(np.float32))
@@ -253,7 +253,7 @@ class MoETrainer:
         self.batch_size = whole_number("batch_size", batch_size, 0)
         self.epochs = whole_number("epochs", epochs)
         self.options = AdamWOptions(lr, beta1, beta2, eps, weight_decay)
-        self._adam = FlatAdamW(model.backend, model.flat, model.table.decay_groups())
+        self._adam = FlatAdamW(model.flat, model.table.decay_groups())
         self._hyper = model.backend.alloc((ops.HYPER_SIZE,))
 
     async def fit_async(self, samples: Sequence[tuple[Any, Any]]) -> list[MoEEpoch]:
@@ -298,7 +298,7 @@ class MoETrainer:
         probs = cache.saved[2].astype(np.float64)
         coefficient = self.aux_weight * model.config.num_experts / n / n * probs * (shares - (probs @ shares)[:, None])
         spec = model.table.by_name["wr"]
-        view = model.backend.view(model.flat_grads, spec.padded_offset, spec.shape)
+        view = model.flat_grads.view(spec.padded_offset, spec.shape)
         try:
             (router,) = await model.backend.read(view)
             model.backend.write(view, (router + coefficient.T @ cache.x).astype(np.float32))

@@ -8,8 +8,9 @@ from evermind_web.batch import Batch, Example, Tokens, check_item, item_batches
 from evermind_web.embedding import DenseBackward
 from evermind_web.environment import run_blocking
 from evermind_web.flat_model import FlatModel
+from evermind_web.flat_vector import part_sizes
 from evermind_web.formats.arch import evermind_tensor_spec
-from evermind_web.formats.evl0 import read_evl0, write_evl0
+from evermind_web.formats.evl0 import inspect_evl0, read_evl0, write_evl0
 from evermind_web.formats.model_delta import checkpoint_with_delta, delta_against
 from evermind_web.language_model import Codec as Codec
 from evermind_web.language_model import LanguageModel
@@ -42,10 +43,12 @@ class EvermindLM(LanguageModel, FlatModel):
         hidden = 2 * whole_number("d_model", d_model) if hidden_dim is None else hidden_dim
         config = check_arch((vocab_size, d_model, num_layers, conv_kernel, hidden, num_experts, top_k))
         table = ParamTable(evermind_tensor_spec(config))
+        device = resolve_backend(backend)
+        sizes = part_sizes(table.units(), device)
         initial = initial_weights(table, d_model, seed)  # before anything is allocated on the device
-        FlatModel.__init__(self, resolve_backend(backend), table, initial)
+        FlatModel.__init__(self, device, table, initial, sizes)
         LanguageModel.__init__(self, self.backend, config)
-        self.weights = cut(self.backend, config, table, self.flat)
+        self.weights = cut(config, table, self.flat)
         self._grad_views: Views | None = None
         self._grads: Grads | None = None
 
@@ -59,7 +62,7 @@ class EvermindLM(LanguageModel, FlatModel):
     def grads(self) -> Grads:
         """Where the gradients of all weights go: views into the gradient vector."""
         if self._grads is None:
-            self._grad_views = cut(self.backend, self.config, self.table, self.flat_grads)
+            self._grad_views = cut(self.config, self.table, self.flat_grads)
             embedding = DenseBackward(self.backend, self.weights.emb, self._grad_views.emb)
             self._grads = Grads(embedding, self._grad_views.layers)
         return self._grads
@@ -117,7 +120,7 @@ class EvermindLM(LanguageModel, FlatModel):
     @classmethod
     def from_checkpoint(cls, data: bytes, backend: str | Backend | None = None) -> EvermindLM:
         """A model of the checkpoint's own shape with its weights."""
-        arch, _ = read_evl0(data)
+        arch, _, _ = inspect_evl0(data)  # no decoded copy is kept meanwhile
         model = cls(**arch._asdict(), backend=backend)
         model.load_weights(data)
         return model

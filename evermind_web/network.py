@@ -17,6 +17,7 @@ from evermind_web.backend.base import Backend, Buf
 from evermind_web.batch import Batch
 from evermind_web.embedding import DenseEmbedding, Embedding, EmbeddingBackward
 from evermind_web.errors import InvalidArgumentError
+from evermind_web.flat_vector import FlatVector
 from evermind_web.formats.arch import Arch
 from evermind_web.layout import ALIGN, moe_layout, padded
 from evermind_web.ops import NOISE
@@ -78,25 +79,25 @@ class Grads:
         return next(trained, len(self.layers))
 
 
-def cut(backend: Backend, arch: Arch, table: ParamTable, flat: Buf) -> Views:
+def cut(arch: Arch, table: ParamTable, flat: FlatVector) -> Views:
     """Views into a flat padded vector (P), of weights or of gradients."""
     spec = table.by_name["token_embedding.weight"]
-    emb = backend.view(flat, spec.padded_offset, spec.shape)
-    return Views(DenseEmbedding(backend, emb), cut_layers(backend, arch, table, flat))
+    emb = flat.view(spec.padded_offset, spec.shape)
+    return Views(DenseEmbedding(flat.backend, emb), cut_layers(arch, table, flat))
 
 
-def cut_layers(backend: Backend, arch: Arch, table: ParamTable, flat: Buf) -> tuple[LayerViews, ...]:
+def cut_layers(arch: Arch, table: ParamTable, flat: FlatVector) -> tuple[LayerViews, ...]:
     """The layers' part of `cut`; the table may lack the embedding."""
 
     def view(name: str) -> Buf:
         spec = table.by_name[name]
-        return backend.view(flat, spec.padded_offset, spec.shape)
+        return flat.view(spec.padded_offset, spec.shape)
 
     block = moe_layout(arch.d_model, arch.hidden_dim, arch.num_experts).size
     layers = []
     for i in range(arch.num_layers):
         at = f"layers.{i}"
-        moe = backend.view(flat, table.by_name[f"{at}.moe.router.weight"].padded_offset, (block,))
+        moe = flat.view(table.by_name[f"{at}.moe.router.weight"].padded_offset, (block,))
         norms = view(f"{at}.norm_conv.weight"), view(f"{at}.norm_moe.weight")
         layers.append(LayerViews(view(f"{at}.conv.weight"), *norms, moe))
     return tuple(layers)

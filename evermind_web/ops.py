@@ -277,10 +277,11 @@ dequant = _op(
     scalars=("bits",), rtol=0.0,
 )  # fmt: skip
 grad_stats = _op(
-    "grad_stats", "g (P), hyper (16)", "stats (2) =",
+    "grad_stats", "g (P), hyper (16)", "stats (2) +=",
     "stats[0] = sum (g*inv_grad_scale)^2; stats[1] = 1 if any g is NaN or infinite (by its bits), else 0. "
-    "half = 1: g is first rounded to fp16, so that 65520 and more count as infinite",
-    scalars=("half",), rtol=1e-4,
+    "half = 1: g is first rounded to fp16, so that 65520 and more count as infinite. add = 0: stats is overwritten; "
+    "1: it holds those of other parts of the vector; the flag stays 0 or 1",
+    scalars=("half", "add"), rtol=1e-4,
 )  # fmt: skip
 adamw = _op(
     "adamw", "g (P), group (G), hyper (16), stats (2)", "p (P) +=, m (P) +=, v (P) +=",

@@ -10,9 +10,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from evermind_web import ops
-from evermind_web.backend.base import Backend, Buf
+from evermind_web.backend.base import Buf
 from evermind_web.backend.reference.optim import adamw_update
 from evermind_web.errors import InvalidArgumentError
+from evermind_web.flat_vector import FlatVector
+from evermind_web.layout import ALIGN
 from evermind_web.params import F32
 
 
@@ -86,30 +88,36 @@ _LR, _CORRECTION1, _CORRECTION2, _SCALE, _UNSCALE = (
 
 
 class FlatAdamW:
-    """AdamW over one flat padded vector on a backend. `queue` queues a step; nothing waits.
+    """AdamW over a flat padded vector p (P) on its backend, part by part. `queue` queues a step; nothing waits.
 
-    `step` counts applied steps; the owner raises it once it is known that a step was not skipped.
+    groups (P/64): see `ops.adamw`. `step` counts applied steps; the owner raises it once it is known that a step was
+    not skipped.
     """
 
-    def __init__(self, backend: Backend, p: Buf, groups: F32) -> None:
-        self.backend, self.p, self.step = backend, p, 0
-        self.m, self.v, self.group = backend.alloc(p.shape), backend.alloc(p.shape), backend.alloc(groups.shape)
-        self.stats = backend.alloc((2,))
-        backend.write(self.group, groups)
+    def __init__(self, p: FlatVector, groups: F32) -> None:
+        self.backend, self.p, self.step = p.backend, p, 0
+        self.m, self.v = p.like(), p.like()
+        self.group = FlatVector.alloc(p.backend, [part.size // ALIGN for part in p.parts])
+        self.stats = p.backend.alloc((2,))
+        self.group.write(groups)
 
-    def queue(self, g: Buf, hyper: Buf, half: bool = False) -> None:
-        """stats = of g; then p, m, v take one step with the scalars in `hyper`, unless g is not finite."""
+    def queue(self, g: FlatVector, hyper: Buf, half: bool = False) -> None:
+        """stats = of all parts of g; then p, m, v take one step with the scalars in `hyper`, unless g is not finite."""
 
         def build() -> None:
-            ops.grad_stats(self.backend, (g, hyper), (self.stats,), half=int(half))
-            ops.adamw(self.backend, (g, self.group, hyper, self.stats), (self.p, self.m, self.v), half=int(half))
+            for number, part in enumerate(g.parts):
+                ops.grad_stats(self.backend, (part, hyper), (self.stats,), half=int(half), add=int(number > 0))
+            vectors = (g, self.group, self.p, self.m, self.v)
+            for dp, group, *updated in zip(*(vector.parts for vector in vectors), strict=True):
+                ops.adamw(self.backend, (dp, group, hyper, self.stats), updated, half=int(half))
 
-        self.backend.replay(("adamw", self.stats.id, g.id, hyper.id, half), build)
+        self.backend.replay(("adamw", self.stats.id, g.parts[0].id, hyper.id, half), build)
 
     def free(self) -> None:
         """Give the moments back."""
-        for buf in (self.m, self.v, self.group, self.stats):
-            self.backend.free(buf)
+        for vector in (self.m, self.v, self.group):
+            vector.free()
+        self.backend.free(self.stats)
 
 
 class Holder(Protocol):

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import math
 import operator
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -58,17 +60,27 @@ class ParamTable:
         """The specs by tensor name."""
         return {spec.name: spec for spec in self.specs}
 
+    def units(self) -> Iterator[tuple[str, int]]:
+        """What the operations of a language model bind as one, in order: (name, padded elements) of a tensor, or of all
+        tensors of a layer's mixture."""
+        for name, specs in groupby(self.specs, lambda spec: re.sub(r"\.moe\..*", ".moe", spec.name)):
+            yield name, sum(padded(spec.size) for spec in specs)
+
     def slices(self, vector: F32) -> Iterator[tuple[ParamSpec, F32]]:
         """Each tensor as a view, in its shape, of a padded vector (P)."""
         for spec in self.specs:
             yield spec, vector[spec.padded_offset : spec.padded_offset + spec.size].reshape(spec.shape)
 
     def pack(self, vector: F32) -> F32:
-        """The packed vector (size) of a padded one (padded_size): what files hold."""
+        """The packed vector (size) of a padded one (padded_size), as in files; the same memory if there are no gaps."""
+        if self.size == self.padded_size:
+            return vector.astype(np.float32, copy=False)
         return np.concatenate([part.ravel() for _, part in self.slices(vector)], dtype=np.float32)
 
     def pad(self, packed: F32) -> F32:
-        """The padded vector of a packed one; the gaps are 0."""
+        """The padded vector of a packed one; the gaps are 0. Without gaps it is the same memory."""
+        if self.size == self.padded_size:
+            return packed
         vector = np.zeros(self.padded_size, np.float32)
         for spec, part in self.slices(vector):
             part[...] = packed[spec.offset : spec.offset + spec.size].reshape(spec.shape)

@@ -34,6 +34,11 @@ def weight_bytes(arch: Any) -> int:
     return F32 * ParamTable(evermind_tensor_spec(arch)).padded_size
 
 
+def buffer_bytes(arch: Any) -> int:
+    """The largest buffer that weights need: the embedding, or a layer's mixture. A vector may be cut between them."""
+    return F32 * max(size for _, size in ParamTable(evermind_tensor_spec(arch)).units())
+
+
 def activation_bytes(arch: Any, rows: int, shared_layers: bool = False) -> int:
     """What a forward and backward pass over `rows` tokens keeps; shared_layers: with activation checkpointing.
 
@@ -134,7 +139,7 @@ class Limits:
     @classmethod
     def of_backend(cls, backend: Any, memory: int = 0, download: int = 0) -> Limits:
         """Of an open backend. NumPy in a browser has WebAssembly's 4 GiB, of which half is left for others."""
-        largest = getattr(backend, "max_buffer_bytes", WASM_MEMORY // 2)
+        largest = min(backend.max_buffer_bytes, WASM_MEMORY // 2)
         return cls(largest, largest, memory or cls().memory, download)
 
 
@@ -162,7 +167,7 @@ def needed_bytes(arch: Any, purpose: str, rows: int = STEP_ROWS) -> int:
 
 def problem(arch: Any, limits: Limits, purpose: str = "train", rows: int = STEP_ROWS) -> str:
     """Which limit a model of this shape runs into, with both numbers; "" if it fits."""
-    buffer, memory, file = weight_bytes(arch), needed_bytes(arch, purpose, rows), file_bytes(arch)
+    buffer, memory, file = buffer_bytes(arch), needed_bytes(arch, purpose, rows), file_bytes(arch)
     for what, needs, has in (
         ("binding", buffer, limits.max_binding),
         ("buffer", buffer, limits.max_buffer),
@@ -194,6 +199,6 @@ def suggest_config(
         chosen = arch
     arch = chosen or check_arch((vocab_size, *LADDER[0]))
     return Suggestion(
-        dict(zip(FIELDS, arch, strict=True)), param_count_of(arch), weight_bytes(arch),
+        dict(zip(FIELDS, arch, strict=True)), param_count_of(arch), buffer_bytes(arch),
         needed_bytes(arch, purpose, rows), file_bytes(arch), reason, chosen is not None,
     )  # fmt: skip

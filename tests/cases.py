@@ -17,6 +17,7 @@ from evermind_web.backend.numpy_backend import NumpyBackend
 from evermind_web.backend.reference import REFERENCE
 from evermind_web.backend.reference.moe import router_logits, split_block
 from evermind_web.batch import Batch, make_batch, next_token_item, sequence_weights
+from evermind_web.flat_vector import FlatVector
 from evermind_web.formats.arch import Arch, evermind_tensor_spec
 from evermind_web.layout import ALIGN, limbic_layout, moe_layout
 from evermind_web.network import Tape, cut, forward
@@ -86,9 +87,9 @@ class ModelCase:
 
     def _is_clear(self, vector: Array) -> bool:
         backend, table = NumpyBackend(np.float64), self.table()
-        flat, batch = backend.alloc(vector.shape), self.batch()
-        backend.write(flat, vector)
-        views = cut(backend, self.arch, table, flat)
+        flat, batch = FlatVector.alloc(backend, vector.shape), self.batch()
+        flat.write(vector)
+        views = cut(self.arch, table, flat)
         tape = Tape(backend, self.arch, len(batch.tokens), shared_layers=False)
         tape.load(batch)
         forward(tape, views)
@@ -249,7 +250,8 @@ _CUT_OFFS: dict[str, dict[str, float]] = {
 }
 _PENALTIES = {"repetition_penalty": 1.3, "frequency_penalty": 0.5, "presence_penalty": 0.25}
 _P = {"P": 192, "half": 0}
-_HALF = {"P": 192, "half": 1}
+_STATS = _P | {"add": 0}
+_HALF = {"P": 192, "half": 1, "add": 0}
 _SMALL_HEAD = {"N": 17, "V": 37, "D": 12}
 
 _N_V_D_R = [(1, 37, 5, 1), (17, 37, 20, 3), (40, 301, 64, 8), (130, 301, 20, 20)]
@@ -317,11 +319,15 @@ OP_CASES: tuple[OpCase, ...] = (
     *_sized(["limbic_fwd", "limbic_bwd"], "N I H A", (1, 5, 3, 2), (17, 32, 16, 8), (97, 12, 20, 8)),
     *_sized(["dequant"], "P Q bits", (192, 3, 8), (20032, 1, 8)),
     _case("dequant", {"P": 192, "Q": 1, "bits": 16}, "finite", finite_halves),
-    *_sized(["grad_stats", "adamw"], "P half", *((size, half) for size in (64, 192, 20032) for half in (0, 1))),
-    *[_case("grad_stats", _P, f"gp8-{name}", put("g", value, 77)) for name, value in _SPIKES.items()],
+    *_sized(["grad_stats"], "P half add", *((size, half, 0) for size in (64, 192, 20032) for half in (0, 1))),
+    *_sized(["adamw"], "P half", *((size, half) for size in (64, 192, 20032) for half in (0, 1))),
+    *[_case("grad_stats", _STATS, f"gp8-{name}", put("g", value, 77)) for name, value in _SPIKES.items()],
     _case("grad_stats", _HALF, "overflows-half", put("g", 65520.0, 191)),
     _case("grad_stats", _HALF, "largest-half", put("g", 65519.0, 191)),
-    _case("grad_stats", _P, "scaled", put("hyper", hyper(inv_grad_scale=1 / 16384))),
+    _case("grad_stats", _STATS, "scaled", put("hyper", hyper(inv_grad_scale=1 / 16384))),
+    _case("grad_stats", _STATS, "overwrites", put("stats", np.nan)),
+    *[_case("grad_stats", _P | {"add": 1}, f"adds-to-{flag}", put("stats", (150.0, flag))) for flag in (0, 1)],
+    _case("grad_stats", _P | {"add": 1}, "adds-inf-to-1", put("stats", (150.0, 1)), put("g", np.inf, 77)),
     _case("adamw", _P, "gp8-skipped", put("stats", (4.0, 1.0))),
     _case("adamw", _P, "scaled", put("hyper", hyper(inv_grad_scale=1 / 16384))),
     _case("adamw", _P, "clipped", put("hyper", hyper(max_grad_norm=0.5)), put("stats", (4.0, 0.0))),

@@ -13,6 +13,7 @@ class CountingBackend:
 
     def __init__(self, inner: Backend, steps_per_read: int | None = None, row_multiple: int | None = None) -> None:
         self.inner, self.name, self.adapter_name = inner, inner.name, inner.adapter_name
+        self.max_buffer_bytes = inner.max_buffer_bytes
         self.row_multiple = row_multiple or inner.row_multiple
         self.steps_per_read = steps_per_read or inner.steps_per_read
         self.counts: Counter[str] = Counter()

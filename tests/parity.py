@@ -114,7 +114,7 @@ async def run_model(backend: Backend, case: ModelCase, checkpoint: bool = False)
 def make_model(backend: Backend, case: ModelCase) -> EvermindLM:
     """A model with the weights of the case."""
     model = EvermindLM(**case.arch._asdict(), backend=backend)
-    backend.write(model.flat, case.weights())
+    model.flat.write(case.weights())
     return model
 
 

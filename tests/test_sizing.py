@@ -10,7 +10,7 @@ import pytest
 from evermind_web import EvermindLM, EvermindLMTrainer, Example, LoraConfig, LoraModel, pack_windows
 from evermind_web.backend.base import Buf
 from evermind_web.backend.numpy_backend import NumpyBackend
-from evermind_web.errors import InvalidArgumentError
+from evermind_web.errors import BackendError, InvalidArgumentError
 from evermind_web.sizing import (
     DEFAULT_BINDING,
     LADDER,
@@ -20,6 +20,7 @@ from evermind_web.sizing import (
     activation_bytes,
     adapter_parameters,
     base_bytes,
+    buffer_bytes,
     file_bytes,
     needed_bytes,
     personalize_bytes,
@@ -142,8 +143,8 @@ def test_the_suggestion_is_the_largest_that_fits() -> None:
 
 def test_each_limit_is_named() -> None:
     plenty = 10**13
-    assert suggest_config(Limits(20 * MIB, plenty, plenty)).limit.startswith("binding: 28 MiB needed, 20 MiB allowed")
-    assert suggest_config(Limits(plenty, 20 * MIB, plenty)).limit.startswith("buffer")
+    assert suggest_config(Limits(6 * MIB, plenty, plenty)).limit.startswith("binding: 9 MiB needed, 6 MiB allowed")
+    assert suggest_config(Limits(plenty, 6 * MIB, plenty)).limit.startswith("buffer")
     assert suggest_config(Limits(plenty, plenty, 100 * MIB)).limit.startswith("memory")
     assert suggest_config(Limits(plenty, plenty, plenty, 5 * MIB)).limit.startswith("download")
     assert suggest_config(Limits(plenty, plenty, plenty)).limit == ""
@@ -159,9 +160,20 @@ def test_writing_takes_less_than_training() -> None:
     assert needed_bytes(ARCH, "write") < SCRATCH + 1.1 * weight_bytes(ARCH)
 
 
+def test_the_largest_buffer_is_the_least_that_holds_a_model() -> None:
+    backend = CountingBackend(NumpyBackend())
+    for arch, nbytes in ((ARCH, 188_928), ((20_000, 32, 1, 3, 8, 2, 1), 2_560_000)):
+        assert buffer_bytes(arch) == nbytes
+        backend.max_buffer_bytes = nbytes
+        EvermindLM(*arch, backend=backend)
+        backend.max_buffer_bytes = nbytes - 1
+        with pytest.raises(BackendError, match=f"needs {nbytes} bytes in one buffer"):
+            EvermindLM(*arch, backend=backend)
+
+
 def test_limits_of_a_backend() -> None:
     assert Limits.of_backend(NumpyBackend()).max_binding == 2048 * MIB
     backend = NumpyBackend()
-    backend.max_buffer_bytes = 77 * MIB  # type: ignore[attr-defined]
+    backend.max_buffer_bytes = 77 * MIB
     assert Limits.of_backend(backend, memory=5).max_buffer == 77 * MIB
     assert Limits.of_backend(backend, memory=5).memory == 5

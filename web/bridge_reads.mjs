@@ -109,7 +109,7 @@ export class Reads {
     const found = this.#pool.findIndex((buffer) => buffer.size >= nbytes);
     if (found >= 0) return this.#pool.splice(found, 1)[0];
     const usage = GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST;
-    return this.device.createBuffer({ label: "read", size: powerOfTwo(nbytes), usage });
+    return this.device.createBuffer({ label: "read", size: nbytes > POOLED_BYTES ? nbytes : powerOfTwo(nbytes), usage });
   }
 
   /** @param {GPUBuffer} buffer */

@@ -1,7 +1,7 @@
 // grad_stats: stats from the sums and flags of the first stage; reference: backend/reference/optim.py; test: tests/ops/test_optim.py
 // One workgroup.
 
-struct Shape { parts: u32 }
+struct Shape { parts: u32, add: u32 }
 
 @group(0) @binding(0) var<storage, read> parts: array<f32>;  // (parts, 2)
 @group(0) @binding(1) var<storage, read_write> stats: array<f32>;  // (2)
@@ -29,7 +29,9 @@ fn main(@builtin(local_invocation_index) lane: u32) {
         }
     }
     if (lane == 0u) {
-        stats[0] = sums[0];
-        stats[1] = min(flags[0], 1.0);
+        var before = vec2(0.0, 0.0);
+        if (shape.add == 1u) { before = vec2(stats[0], stats[1]); }
+        stats[0] = before.x + sums[0];
+        stats[1] = select(0.0, 1.0, before.y + flags[0] != 0.0);
     }
 }

@@ -56,6 +56,7 @@ class Backend(Protocol):
     name: str  # "numpy", "webgpu" or "wgpu"
     adapter_name: str  # what the page shows: "NumPy 2.2.5", "nvidia ..."
     row_multiple: int  # batches are padded to this many rows, so that few shapes occur
+    max_buffer_bytes: int  # the largest buffer that can be made and given to an operation
     steps_per_read: int  # how many steps are queued before their results are read: 1 where reading costs nothing
 
     def alloc(self, shape: Sequence[int], dtype: str = "float32") -> Buf:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ class NumpyBackend:
 
     name = "numpy"
     row_multiple = 1
+    max_buffer_bytes = sys.maxsize  # 2 GiB in 32-bit WebAssembly
     steps_per_read = 1
 
     def __init__(self, dtype: DTypeLike = np.float32) -> None:

@@ -25,7 +25,7 @@ class PatchedBackend:
 
     def __init__(self, inner: Backend, broken: Mapping[str, str]) -> None:
         self.inner, self.broken = inner, dict(broken)
-        self.name, self.row_multiple = inner.name, inner.row_multiple
+        self.name, self.row_multiple, self.max_buffer_bytes = inner.name, inner.row_multiple, inner.max_buffer_bytes
         self.adapter_name = f"{inner.adapter_name} ({', '.join(broken)} on NumPy)"
         self._waiting: deque[Callable[[], Awaitable[None] | None]] = deque()
         self._turn = asyncio.Lock()

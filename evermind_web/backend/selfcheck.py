@@ -23,7 +23,7 @@ from evermind_web.layout import ALIGN, limbic_layout, moe_layout
 # No size is that of a tile, and there are more rows than one has.
 SIZES = {
     "N": 70, "D": 20, "V": 67, "K": 3, "H": 24, "E": 5, "k": 2, "R": 3, "P": 3 * ALIGN, "G": 3, "B": 2, "S": 2, "I": 5,
-    "A": 4, "bits": 8, "half": 0,
+    "A": 4, "bits": 8, "half": 0, "add": 1,
 }  # fmt: skip
 RTOL = 1e-3  # of the largest value: ten times what two orders of summation make of the worst operation
 MAX_BROKEN = 4  # a device with more is not worth it

@@ -32,6 +32,7 @@ from evermind_web.errors import BackendError, DeviceLostError, InvalidArgumentEr
 from evermind_web.layout import ALIGN
 
 _STAGED = 64 * 1024  # larger uploads go straight to the device, after a flush
+_LARGEST = 2**31 - 4  # bytes are counted by int32 in records
 _MAX_PROGRAMS = 64  # recorded programs that are kept; the least recently used goes first
 _DTYPES = {"float32": np.dtype("<f4"), "int32": np.dtype("<i4")}
 
@@ -52,7 +53,8 @@ class WebGPUBackend:
         self.name = name
         self.adapter_name = device.adapter_name
         self.device = device
-        self.max_buffer_bytes = min(device.limits["maxStorageBufferBindingSize"], device.limits["maxBufferSize"])
+        limits = device.limits["maxStorageBufferBindingSize"], device.limits["maxBufferSize"]
+        self.max_buffer_bytes = min(*limits, _LARGEST)
         self._sync = os.environ.get("EVERMIND_SYNC", "") not in ("", "0") if sync is None else sync
         self._records = array("i")
         self._staging: NDArray[np.uint8] = np.zeros(2 * _STAGED, np.uint8)

@@ -114,7 +114,7 @@ class LimbicModel(FlatModel):
         try:
             for shape in ((1, self.config.hidden_dim), (1, self.config.state_dim), (1,)):
                 bufs.append(self.backend.alloc(shape))
-            ops.limbic_fwd(self.backend, (*bufs[:3], self.flat), bufs[3:])
+            ops.limbic_fwd(self.backend, (*bufs[:3], self.flat.whole), bufs[3:])
             new, delta, reward = await self.backend.read(*bufs[3:])
         finally:
             for buf in bufs:
@@ -127,8 +127,8 @@ class LimbicModel(FlatModel):
 
     def queue_backward(self, bufs: Sequence[Buf], targets: Buf) -> None:
         """Queue loss (1) += and gradients += for uploaded inputs and targets (N,A+2)."""
-        inputs = (*bufs, self.flat, targets, self.reward_weight)
-        ops.limbic_bwd(self.backend, inputs, (self.loss, self.flat_grads))
+        inputs = (*bufs, self.flat.whole, targets, self.reward_weight)
+        ops.limbic_bwd(self.backend, inputs, (self.loss, self.flat_grads.whole))
 
     def target_rows(self, deltas: Any, rewards: Any, weight: float) -> F32:
         """Targets (N,A+2) of `ops.limbic_bwd`: delta, reward, the weight of each sample."""

@@ -24,7 +24,7 @@ class LimbicTrainer:
     def __init__(self, model: LimbicModel) -> None:
         self.model = model
         every = frozenset(model.table.by_name)
-        self._adam = FlatAdamW(model.backend, model.flat, model.table.decay_groups(names=every))
+        self._adam = FlatAdamW(model.flat, model.table.decay_groups(names=every))
         self._hyper = model.backend.alloc((ops.HYPER_SIZE,))
 
     def _upload(self, samples: Sequence[Sample]) -> list[Buf]:

@@ -15,6 +15,7 @@ from evermind_web.backend.reference.lora import unpacked
 from evermind_web.backend.request import resolve_backend
 from evermind_web.embedding import DenseEmbedding
 from evermind_web.errors import InvalidArgumentError
+from evermind_web.flat_vector import FlatVector, part_sizes
 from evermind_web.formats.arch import Arch, evermind_tensor_spec
 from evermind_web.formats.evl0 import read_evl0
 from evermind_web.lora.config import EMBEDDING
@@ -186,7 +187,7 @@ class Base:
         self.layers: tuple[LayerViews, ...] = ()
         self.matrix: DenseMatrix | PackedMatrix | None = None
         self.fingerprint: str | None = None  # of the float32 weights; None: ask the model
-        self._flat: Buf | None = None
+        self._flat: FlatVector | None = None
         self._emb: Buf | None = None
 
     @classmethod
@@ -206,9 +207,9 @@ class Base:
         base.fingerprint = hashlib.sha256(np.asarray(packed, "<f4").tobytes()).hexdigest()
         size = base.table.by_name[EMBEDDING].size
         rest = ParamTable(evermind_tensor_spec(arch)[1:])
-        base._flat = base.backend.alloc((rest.padded_size,))
-        base.backend.write(base._flat, rest.pad(packed[size:]))
-        base.layers = cut_layers(base.backend, arch, rest, base._flat)
+        base._flat = FlatVector.alloc(base.backend, part_sizes(rest.units(), base.backend))
+        base._flat.write(rest.pad(packed[size:]))
+        base.layers = cut_layers(arch, rest, base._flat)
         values = packed[:size].reshape(arch.vocab_size, arch.d_model)
         if quant == "none":
             base._emb = base.backend.alloc(values.shape)
@@ -290,7 +291,7 @@ class Base:
             for v in self.layers:
                 for buf in (v.conv, v.norm_conv, v.norm_moe, v.moe):
                     self.backend.free(buf)
-            self.backend.free(self._flat)
+            self._flat.free()
         if self._emb is not None:
             self.backend.free(self._emb)
         self._flat = self._emb = None

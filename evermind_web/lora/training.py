@@ -10,6 +10,7 @@ from evermind_web import ops
 from evermind_web.backend.base import Buf
 from evermind_web.batch import Example, Item, Tokens, Window, check_item
 from evermind_web.errors import InvalidArgumentError
+from evermind_web.flat_vector import FlatVector
 from evermind_web.language_model import LanguageModel
 from evermind_web.lora.bound import AdaptedWeights, AdapterGradients, BoundAdapter, Factors
 from evermind_web.lora.config import EMBEDDING
@@ -45,14 +46,14 @@ class AdapterTraining:
                 "balance_coef trains the routers, which this adapter does not touch in every layer; "
                 'add "router" to target_modules, or leave balance_coef out'
             )
-        self.adam = FlatAdamW(self.backend, self.bound.flat, self.bound.groups(adamw.owned))
+        self.adam = FlatAdamW(self.trained, self.bound.groups(adamw.owned))
         self._dropped = self.bound.twin() if lora_dropout and weights.spots() else None
         self._queued = 0
 
     @property
-    def trained(self) -> Buf:
-        """The adapter's vector."""
-        return self.bound.flat
+    def trained(self) -> FlatVector:
+        """The adapter's vector, in one part."""
+        return FlatVector(self.backend, (self.bound.flat,))
 
     def queue_step(self, window: Window, number: int, total: int, loss_scale: float) -> tuple[Buf, Buf, float]:
         """See `Steppable`."""
@@ -62,7 +63,7 @@ class AdapterTraining:
         model.set_hyper(self.adamw.hyper(self._queued) | {"lr": lr, "max_grad_norm": options.max_grad_norm})
         noise = Noise(options.seed, number, options.dropout, options.router_noise, options.balance_coef)
         self.queue_gradients(window, noise)
-        self.adam.queue(self.gradients.flat, model.hyper)
+        self.adam.queue(FlatVector(self.backend, (self.gradients.flat,)), model.hyper)
         self.weights.stale = True
         return model.loss, self.adam.stats, lr
 

@@ -21,6 +21,7 @@ from evermind_web.backend.request import resolve_backend
 from evermind_web.batch import I32, Batch, Item, Tokens, item_batches, make_batch, next_token_item
 from evermind_web.embedding import DenseEmbedding
 from evermind_web.environment import run_blocking
+from evermind_web.flat_vector import FlatVector, part_sizes
 from evermind_web.formats.arch import Arch, TensorSpec, evermind_tensor_spec
 from evermind_web.generation import Chunk, Decoder, GenerationConfig, _failure, _written
 from evermind_web.language_model import LanguageModel
@@ -80,8 +81,9 @@ class PagedEvermindLM(LanguageModel):
             spec.size for spec in evermind_tensor_spec(arch) if _on_host(spec) and ".experts." not in spec.name
         )
         self.experts = ExpertCache(source, max_bytes, 4 * (self.table.padded_size + on_host))
+        sizes = part_sizes(self.table.units(), backend)
         super().__init__(backend, arch)
-        self._flat = backend.alloc((self.table.padded_size,))
+        self._flat = FlatVector.alloc(backend, sizes)
         self._views: list[Buf] = []
         self.embedding = DenseEmbedding(backend, self._view("token_embedding.weight"))
         self.layers: list[PagedLayer] = []
@@ -135,7 +137,7 @@ class PagedEvermindLM(LanguageModel):
 
     def _view(self, name: str) -> Buf:
         spec = self.table.by_name[name]
-        self._views.append(self.backend.view(self._flat, spec.padded_offset, spec.shape))
+        self._views.append(self._flat.view(spec.padded_offset, spec.shape))
         return self._views[-1]
 
     async def _load(self) -> None:
@@ -143,7 +145,7 @@ class PagedEvermindLM(LanguageModel):
         for spec in self.table.specs:
             for first in range(0, spec.size, PIECE):
                 values = await self._source.values(spec.name, first, min(PIECE, spec.size - first))
-                view = self.backend.view(self._flat, spec.padded_offset + first, values.shape)
+                view = self._flat.view(spec.padded_offset + first, values.shape)
                 self.backend.write(view, values)
                 self.backend.free(view)
         E, D, H = self.config.num_experts, self.config.d_model, self.config.hidden_dim
@@ -251,8 +253,9 @@ class PagedEvermindLM(LanguageModel):
         """Give all memory back and close the source; a second call does nothing."""
         self._free_work()
         if self._views:
-            for buf in (*self._views, self._flat):
+            for buf in self._views:
                 self.backend.free(buf)
+            self._flat.free()
             self._views.clear()
             self.layers.clear()
             self.experts.clear()

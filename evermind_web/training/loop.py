@@ -12,6 +12,7 @@ from typing import Protocol
 from evermind_web.backend.base import Array, Backend, Buf, Reading
 from evermind_web.batch import Item, Window, cut_windows
 from evermind_web.errors import InvalidArgumentError, NonFiniteError
+from evermind_web.flat_vector import FlatVector
 from evermind_web.optim import DynamicLossScaler
 from evermind_web.pace import Pace
 from evermind_web.training.options import TrainingOptions
@@ -59,7 +60,7 @@ class Steppable(Protocol):
     backend: Backend
 
     @property
-    def trained(self) -> Buf:
+    def trained(self) -> FlatVector:
         """The flat vector that is being trained."""
         ...
 
@@ -113,7 +114,7 @@ class _Best:
     loss: float = math.inf
     step: int = 0
     without_gain: int = 0
-    weights: Buf | None = None
+    weights: FlatVector | None = None
 
 
 @dataclass
@@ -166,14 +167,14 @@ class Loop:
                 self._flight.append(_Chunk(queued, backend.start_read(ring)))
             await self._deliver(0)
             if best.weights is not None and best.without_gain and self.options.keep_best:
-                backend.copy(best.weights, 0, self.job.trained, 0, self.job.trained.size)
+                self.job.trained.copy_from(best.weights)
         finally:
             for chunk in self._flight:
                 chunk.reading.cancel()
             self._flight.clear()
             backend.free(ring)
             if best.weights is not None:
-                backend.free(best.weights)
+                best.weights.free()
         history = [s / c for s, c in zip(at.sums, at.counts, strict=True) if c]
         if at.window == self._total:
             self.position = Position()
@@ -246,8 +247,8 @@ class Loop:
             best.loss, best.step, best.without_gain = loss, step, 0
             if self.options.keep_best:
                 if best.weights is None:
-                    best.weights = self.job.backend.alloc(self.job.trained.shape)
-                self.job.backend.copy(self.job.trained, 0, best.weights, 0, self.job.trained.size)
+                    best.weights = self.job.trained.like()
+                best.weights.copy_from(self.job.trained)
         else:
             best.without_gain += 1
         if self.on_eval:

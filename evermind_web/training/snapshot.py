@@ -7,7 +7,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
-from evermind_web.backend.base import Buf
+from evermind_web.flat_vector import FlatVector, read_all
 from evermind_web.optim import FlatAdamW
 from evermind_web.params import F32
 from evermind_web.training.loop import Position
@@ -36,17 +36,17 @@ class Snapshot:
 
     @classmethod
     async def take(
-        cls, trained: Buf, adam: FlatAdamW, position: Position, scaler: dict[str, Any] | None = None
+        cls, trained: FlatVector, adam: FlatAdamW, position: Position, scaler: dict[str, Any] | None = None
     ) -> Snapshot:
         """Read it from the device; to be called where every queued step has been reported."""
         applied, at, scale = adam.step, deepcopy(position), dict(scaler or {})
-        vector, m, v = await adam.backend.read(trained, adam.m, adam.v)
+        vector, m, v = await read_all(trained, adam.m, adam.v)
         return cls(vector, m, v, applied, at, scale)
 
-    def put_back(self, trained: Buf, adam: FlatAdamW) -> Position:
+    def put_back(self, trained: FlatVector, adam: FlatAdamW) -> Position:
         """Write vectors and step count to a device; returns a copy of the position."""
-        for buf, vector in ((trained, self.trained), (adam.m, self.m), (adam.v, self.v)):
-            adam.backend.write(buf, vector)
+        for vector, values in ((trained, self.trained), (adam.m, self.m), (adam.v, self.v)):
+            vector.write(values)
         adam.step = self.applied
         return deepcopy(self.position)
 

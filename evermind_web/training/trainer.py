@@ -10,6 +10,7 @@ from evermind_web.backend.base import Buf
 from evermind_web.batch import Example, Item, Tokens, Window, check_item
 from evermind_web.environment import run_blocking
 from evermind_web.errors import InvalidArgumentError
+from evermind_web.flat_vector import FlatVector, read_all
 from evermind_web.model import EvermindLM
 from evermind_web.optim import AdamWOptions, DynamicLossScaler, FlatAdamW, StepScalars
 from evermind_web.training.loop import Loop, OnEval, OnStep, Position
@@ -57,14 +58,14 @@ class EvermindLMTrainer:
         self._queued = 0  # steps handed to the device, ahead of the optimizer's count of applied ones
 
     @property
-    def trained(self) -> Buf:
+    def trained(self) -> FlatVector:
         """See `Steppable`."""
         return self.model.flat
 
     def _optimizer(self) -> FlatAdamW:
         if self._adam is None:
             groups = self.model.table.decay_groups(self.adamw.owned, self.decayed)
-            self._adam = FlatAdamW(self.backend, self.model.flat, groups)
+            self._adam = FlatAdamW(self.model.flat, groups)
         return self._adam
 
     def queue_step(self, window: Window, number: int, total: int, loss_scale: float) -> tuple[Buf, Buf, float]:
@@ -155,7 +156,7 @@ class EvermindLMTrainer:
         A safetensors file with a versioned manifest and a CRC-32 a member. Call it between fits, or in `on_eval`.
         """
         adam = self._optimizer()
-        weights, m, v = await self.backend.read(self.model.flat, adam.m, adam.v)
+        weights, m, v = await read_all(self.model.flat, adam.m, adam.v)
         table = self.model.table
         vectors = {"weights": table.pack(weights), "exp_avg": table.pack(m), "exp_avg_sq": table.pack(v)}
         scaler, seed = self.loss_scaler.state(), self.options.seed
@@ -174,11 +175,11 @@ class EvermindLMTrainer:
         state = read_state(data, self.model.config)
         self.model.load_packed(state.vectors["weights"])
         adam, table = self._optimizer(), self.model.table
-        for buf, name in ((adam.m, "exp_avg"), (adam.v, "exp_avg_sq")):
+        for moment, name in ((adam.m, "exp_avg"), (adam.v, "exp_avg_sq")):
             if name in state.vectors:
-                self.backend.write(buf, table.pad(state.vectors[name]))
+                moment.write(table.pad(state.vectors[name]))
             else:
-                self.backend.zero(buf)
+                moment.zero()
         adam.step, self._position = state.step, state.position
         if state.scaler:
             self.loss_scaler.load_state(state.scaler)

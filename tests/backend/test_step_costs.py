@@ -163,6 +163,18 @@ def test_a_step_is_one_call_of_few_dispatches(size: str) -> None:
     assert cost["words"] <= 40  # all of it is replayed: no operation is queued on its own
 
 
+def test_each_more_part_of_a_vector_is_three_dispatches_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = dict.fromkeys(CountingDevice.limits, 16 * MIB)
+    monkeypatch.setattr(CountingDevice, "limits", limits)
+    steps = Steps("L", 8, 64)
+    cost = per_step(steps.fit(4), steps.fit(12), 8)
+    assert len(steps.model.flat.parts) == 6  # no two layers fit in one
+    assert cost["dispatches"] <= DISPATCHES["L"] + 3 * 5  # two for the statistics, one for the update
+    assert cost["crossings"] == 1
+    assert cost["clears"] <= 2 + 5
+    assert max(steps.device._buffers.values()) <= 16 * MIB
+
+
 @pytest.mark.parametrize("options", [{}, {"checkpoint": True}, {"dropout": 0.1, "balance_coef": 0.01}], ids=str)
 def test_nothing_is_made_after_the_second_step(options: dict[str, Any]) -> None:
     steps = Steps("S", 8, 64, **options)

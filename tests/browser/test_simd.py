@@ -220,7 +220,7 @@ def steps(group, clip, scale, half):
     p, m, v, stats = random.random(256, np.float32), *np.zeros((2, 256), np.float32), np.zeros(2, np.float32)
     for _ in range(3):
         g = random.random(256, np.float32) - np.float32(0.5)
-        optim.grad_stats(g, hyper, stats, half)
+        optim.grad_stats(g, hyper, stats, half, 0)
         optim.adamw(g, np.array(group, np.float32), hyper, stats, p, m, v, half)
     return p, m, v, stats
 
@@ -236,9 +236,9 @@ for value in (np.nan, np.inf, -np.inf):
     g, stats = matrix(1, 64)[0], np.zeros(2, np.float32)
     g[63] = value
     hyper = np.ones(16, np.float32)
-    optim.grad_stats(g, hyper, stats, 0)
+    optim.grad_stats(g, hyper, stats, 0, 0)
     bad.append(float(stats[1]))
-optim.grad_stats(np.full(64, 1e30, np.float32), hyper, stats, 0)
+optim.grad_stats(np.full(64, 1e30, np.float32), hyper, stats, 0, 0)
 [relu, mask, same, bad, float(stats[1])]
 """,
     )

@@ -237,12 +237,12 @@ def test_a_step_that_is_not_finite_changes_no_weight(backend: Backend) -> None:
 def test_tr5_the_loss_scale_has_a_floor_and_training_ends(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     model = make_model(backend, RAGGED)
     before, accumulate = packed(model), model.accumulate
-    spike = np.zeros(model.flat.shape, np.float32)
+    spike = np.zeros(model.flat.size, np.float32)
     spike[0] = np.inf
 
     def overflowing(*args: Any, **options: Any) -> None:
         accumulate(*args, **options)
-        backend.write(model.flat_grads, spike)
+        model.flat_grads.write(spike)
 
     monkeypatch.setattr(model, "accumulate", overflowing)
     seen: list[StepInfo] = []

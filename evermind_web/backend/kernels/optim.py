@@ -9,13 +9,13 @@ MAX_PARTS = 1024
 
 @plans("grad_stats")
 def grad_stats(shapes: Shapes, scalars: tuple[int, ...]) -> Plan:
-    """g, hyper -> stats; scalar half."""
+    """g, hyper -> stats; scalars half, add."""
     (p,) = shapes[0]
     parts = max(1, min(MAX_PARTS, ceil_div(p, 1024)))
     return Plan(
         (
             Dispatch("grad_stats", (0, 1, scratch(0)), (parts, 1, 1), (p, scalars[0])),
-            Dispatch("grad_stats_total", (scratch(0), 2), (1, 1, 1), (parts,)),
+            Dispatch("grad_stats_total", (scratch(0), 2), (1, 1, 1), (parts, scalars[1])),
         ),
         scratch=(8 * parts,),
     )

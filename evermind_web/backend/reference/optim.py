@@ -17,15 +17,16 @@ def _scaled(g: Array, factor: float) -> Array:
     return g if factor == 1 else g * g.dtype.type(factor)
 
 
-def grad_stats(g: Array, hyper: Array, stats: Array, half: int) -> None:
-    """stats (2) = [Σ (g*inv_grad_scale)², 1 if any g is NaN or infinite else 0]."""
+def grad_stats(g: Array, hyper: Array, stats: Array, half: int, add: int) -> None:
+    """stats (2) = [Σ (g*inv_grad_scale)², 1 if any g is NaN or infinite else 0], or += where add is 1."""
+    before, flag = (stats[0], stats[1]) if add else (0, 0)
     g, factor = _rounded(g, half), float(hyper[HYPER["inv_grad_scale"]])
     if linalg.kernels is not None and (square := linalg.kernels.sum_of_squares(g, factor)) is not None:
-        stats[:2] = square, not np.isfinite(square)
+        stats[:2] = before + square, bool(flag or not np.isfinite(square))
         return
     unscaled = _scaled(g, factor)
-    stats[0] = np.sum(np.square(unscaled), dtype=np.float64)
-    stats[1] = not np.isfinite(unscaled).all()
+    stats[0] = before + np.sum(np.square(unscaled), dtype=np.float64)
+    stats[1] = bool(flag or not np.isfinite(unscaled).all())
 
 
 def adamw(g: Array, group: Array, hyper: Array, stats: Array, p: Array, m: Array, v: Array, half: int) -> None:
