@@ -37,7 +37,7 @@ PROBLEMS = """() => {
             found.push(`${name(element)} is cut: ${element.scrollWidth} > ${element.clientWidth}`);
     const still = boxes.filter(([element]) => !element.closest(".toasts"));
     still.forEach(([one, a], i) => still.slice(i + 1).forEach(([other, b]) => {
-        if (one.contains(other) || other.contains(one) || one.closest("label") === (other.closest("label") ?? 0)) return;
+        if (one.closest("label")?.contains(other) || one.contains(other) || other.contains(one)) return;
         const across = Math.min(a.right, b.right) - Math.max(a.left, b.left);
         const down = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
         if (across > 1 && down > 1) found.push(`${name(one)} and ${name(other)} overlap`);
@@ -63,9 +63,8 @@ async def look(page: Page, name: str) -> None:
         AssertionError: each thing that is too small, cut, covered or outside.
     """
     if PICTURES:
-        folder = Path(PICTURES)
-        folder.mkdir(parents=True, exist_ok=True)
-        await page.screenshot(path=folder / f"{name}.png", full_page=not await page.locator("dialog[open]").count())
+        whole = not await page.locator("dialog[open]").count()
+        await page.screenshot(path=Path(PICTURES) / f"{name}.png", full_page=whole)
     problems = await page.evaluate(PROBLEMS)
     assert problems == [], f"{name}: " + "\n".join(problems)
 

@@ -42,7 +42,8 @@ export function createStorage(em, studio, act) {
       const question = "Delete all models, personas and texts from this browser? Only a backup file brings them back.";
       if (!(await agree(question, "Delete everything"))) return;
       await studio().wipe();
-      localStorage.clear();
+      // The origin may hold other pages' settings: only those of this one go.
+      for (const key of Object.keys(localStorage)) if (key.startsWith("evermind:")) localStorage.removeItem(key);
       showNotice("Everything was deleted from this browser.");
     }),
   );
