@@ -2,8 +2,10 @@
 //
 //   await bench({size: "S" | "M" | "L", batch, seqLen, steps, backend: "webgpu" | "numpy" | "numpy-alone", mode: "full" | "lora"})
 //   await decode({size, tokens, context, sequences, backend})
+//   await start({size}): milliseconds until the page is ready, a step is trained, a token written; first of all calls
 //   await kernels({size, rows: [512, 4096], backend})
-//   await peer({name: "reference" | "tfjs" | "jaxjs", task: "train" | "decode" | "matmul", size, batch, seqLen, steps})
+//   await curves({size, steps}): the cost by tokens, layers, active experts, experts, context, and a large vocabulary
+//   await peer({name: "reference" | "tfjs" | "jaxjs", task: "train" | "decode" | "products", size, batch, seqLen, steps})
 
 /** @typedef {Record<string, any>} Spec */
 
@@ -11,6 +13,7 @@ const worker = new Worker(new URL("./bench_worker.mjs", import.meta.url), { type
 /** @type {Map<number, {resolve: (value: any) => void, reject: (error: Error) => void}>} */
 const waiting = new Map();
 let calls = 0;
+let readyMs = 0; // since the page was asked for
 
 worker.addEventListener("message", ({ data: { id, value, error } }) => {
   const call = waiting.get(id);
@@ -43,11 +46,16 @@ async function peer(spec) {
 Object.assign(globalThis, {
   bench: (/** @type {Spec} */ spec) => call("train", spec),
   decode: (/** @type {Spec} */ spec) => call("decode", spec),
+  start: async (/** @type {Spec} */ spec) => ({ page_ready_ms: readyMs, ...(await call("start", spec)) }),
   kernels: (/** @type {Spec} */ spec) => call("kernels", spec),
+  curves: (/** @type {Spec} */ spec) => call("curves", spec),
   peer,
   ready: false,
 });
 call("ready").then(
-  (milliseconds) => Object.assign(globalThis, { ready: true, bootMs: milliseconds }),
+  (milliseconds) => {
+    readyMs = Math.round(performance.now());
+    Object.assign(globalThis, { ready: true, bootMs: milliseconds });
+  },
   (error) => Object.assign(globalThis, { ready: true, bootError: String(error) }),
 );

@@ -1,4 +1,4 @@
-// Pyodide, the wheel and measure.py, loaded as the page's own worker loads them.
+// Pyodide, the wheel and the Python of bench/, loaded as the page's own worker loads them.
 
 import * as bridge from "./bridge.mjs";
 import { loadPyodide } from "./pyodide/pyodide.mjs";
@@ -9,9 +9,11 @@ async function boot() {
   const pyodide = await loadPyodide({ indexURL: new URL(manifest.index_url, import.meta.url).href });
   pyodide.registerJsModule("evermind_web_js", { bridge });
   await pyodide.loadPackage([manifest.package], { messageCallback: () => {} });
-  const source = await (await fetch(new URL("./measure.py", import.meta.url))).text();
-  pyodide.FS.writeFile("measure.py", source);
-  const answer = pyodide.runPython("import measure; measure.answer");
+  pyodide.FS.mkdir("bench");
+  const names = ["measure", "operations", "products", "curves"].map((name) => `bench/${name}.py`);
+  const texts = names.map(async (name) => (await fetch(new URL(`./${name}`, import.meta.url))).text());
+  for (const [i, text] of (await Promise.all(texts)).entries()) pyodide.FS.writeFile(names[i], text);
+  const answer = pyodide.runPython("from bench.measure import answer; answer");
   return { answer, milliseconds: performance.now() - started };
 }
 

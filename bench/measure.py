@@ -1,4 +1,4 @@
-"""What the benchmark page measures of evermind_web, in its worker: training, decoding, single operations.
+"""What the benchmark page measures of evermind_web, in its worker: training, decoding, and how long a start takes.
 
 Every number comes with a check: the loss before and after, and how far a tiny training run is from NumPy's.
 """
@@ -6,37 +6,49 @@ Every number comes with a check: the loss before and after, and how far a tiny t
 from __future__ import annotations
 
 import asyncio
+import importlib
 import itertools
 import json
+import math
 import statistics
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from evermind_web import ops, request_backend
+from evermind_web import request_backend
 from evermind_web.backend import simd
-from evermind_web.backend.base import Backend, Buf
+from evermind_web.backend.base import Backend
 from evermind_web.backend.numpy_backend import NumpyBackend
 from evermind_web.backend.reference import linalg
-from evermind_web.layout import moe_layout
+from evermind_web.batch import check_item, cut_windows
 from evermind_web.lora import EvermindLMLoRA
+from evermind_web.lora.training import AdapterTraining
 from evermind_web.model import EvermindLM
-from evermind_web.training import EvermindLMTrainer, Example, StepInfo
+from evermind_web.optim import AdamWOptions
+from evermind_web.training import EvermindLMTrainer, Example, StepInfo, TrainingOptions
+from evermind_web.training.loop import Loop, Steppable
 
-SIZES = {  # V, D, L, K, H, E, k
+LETTERS: Final = ("V", "D", "L", "K", "H", "E", "k")
+SIZES = {  # in these letters
     "tiny": (64, 32, 2, 3, 48, 4, 2),
     "S": (512, 64, 2, 3, 128, 4, 2),
     "M": (2048, 128, 4, 3, 256, 8, 2),
     "L": (4096, 256, 6, 3, 512, 8, 2),
+    "XL": (16384, 512, 10, 3, 1024, 8, 2),  # 103M: more than one binding of 128 MiB
 }
 COUNTS = ("crossings", "submits", "dispatches", "bind_groups")
 SEGMENTS = 10  # the warm steps are timed in so many parts; the median of these is what is reported
+WARM_ROUND, WARM_STEPS, WARM_S = 32, 400, 1.5  # steps of one round of warming up; at most so many, or so long
+SETTLED = 0.03  # two rounds that differ by less end it
+TOLERANCE = 1e-4  # of a result against NumPy's, relative to the largest value
 
 _backends: dict[str, Backend] = {}
-_checked: dict[str, float] = {}
+_checked: dict[tuple[str, str], float] = {}
 
 
 async def backend_named(name: str) -> Backend:
@@ -48,9 +60,10 @@ async def backend_named(name: str) -> Backend:
     return _backends[name]
 
 
-def model_of(size: str, backend: Backend) -> EvermindLM:
-    """A fresh model."""
-    return EvermindLM(*SIZES[size], seed=1, backend=backend)
+def shape_of(spec: dict[str, Any]) -> tuple[int, ...]:
+    """V, D, L, K, H, E, k of spec["size"], S if none is named; each may be given on its own, under its letter."""
+    named = zip(LETTERS, SIZES[spec.get("size", "S")], strict=True)
+    return tuple(int(spec.get(letter, value)) for letter, value in named)
 
 
 def examples(vocab: int, batch: int, length: int) -> list[Example]:
@@ -85,90 +98,132 @@ class Clock:
         self.at.append(time.perf_counter())
         self.losses.append(info.loss)
 
-    def ms_per_step(self) -> float:
-        """Median over parts of the run of the time of a step. A part ends where a chunk of steps was reported."""
+    def parts(self) -> list[float]:
+        """Milliseconds of a step in each of several parts of the run. A part ends where a chunk was reported."""
         ends = [i for i in range(len(self.at) - 1) if self.at[i + 1] - self.at[i] > 1e-4] + [len(self.at) - 1]
         ends = ends[len(ends) // 4 :]  # chunks grow at first
-        stride = max(1, (len(ends) - 1) // SEGMENTS)
-        marks = ends[::stride]
-        parts = [(self.at[b] - self.at[a]) / (b - a) for a, b in itertools.pairwise(marks)]
-        return 1000 * (statistics.median(parts) if parts else (self.at[-1] - self.at[0]) / max(1, len(self.at) - 1))
+        marks = ends[:: max(1, (len(ends) - 1) // SEGMENTS)]
+        if len(marks) < 2:
+            marks = [0, max(1, len(self.at) - 1)][: len(self.at)]
+        return [1000 * (self.at[b] - self.at[a]) / (b - a) for a, b in itertools.pairwise(marks)]
+
+
+class Run:
+    """One training run: of all weights, or with mode "lora" of an adapter on the embedding."""
+
+    def __init__(self, model: EvermindLM, data: Sequence[Example], spec: dict[str, Any]) -> None:
+        self.model, self.data = model, data
+        self.adamw = {"lr": spec.get("lr", 1e-3), "eps": spec.get("eps", 1e-8)}
+        self.options = {"accum_steps": len(data), "checkpoint": bool(spec.get("checkpoint"))}
+        self.lora = EvermindLMLoRA(model, rank=8) if spec.get("mode") == "lora" else None
+        self.trainer = None if self.lora else EvermindLMTrainer(model, epochs=1, **self.adamw, **self.options)
+
+    async def fit(self, steps: int) -> Clock:
+        """Train that many steps on the same batch."""
+        clock = Clock()
+        if self.trainer is not None:
+            self.trainer.options = replace(self.trainer.options, epochs=steps)
+            await self.trainer.fit_async(self.data, on_step=clock)
+        elif self.lora is not None:
+            await self.lora.fit_async(self.data, epochs=steps, on_step=clock, **self.adamw, **self.options)
+        return clock
+
+    async def settle(self, first: int) -> int:
+        """Warm up: `first` steps, then more until the time of a step stays the same; returns how many there were."""
+        done, last, until = first, 0.0, time.perf_counter() + WARM_S
+        await self.fit(first)
+        while done < WARM_STEPS and time.perf_counter() < until:
+            now = statistics.median((await self.fit(WARM_ROUND)).parts())
+            done += WARM_ROUND
+            if abs(now - last) < SETTLED * now:
+                break
+            last = now
+        return done
+
+    def python_us(self, steps: int = 300) -> float:
+        """Microseconds of Python for a replayed step, with a device that takes submits and does nothing."""
+        if self.trainer is not None:
+            return python_us(self.trainer, self.trainer.options, self.data, steps)
+        assert self.lora is not None
+        options = TrainingOptions(accum_steps=len(self.data))
+        job = AdapterTraining(self.lora, self.lora._weights, AdamWOptions(**self.adamw), options, ())
+        try:
+            return python_us(job, options, self.data, steps)
+        finally:
+            job.free()
+
+    def dispose(self) -> None:
+        """Give everything back, the model too."""
+        for part in (self.trainer, self.lora, self.model):
+            if part is not None:
+                part.dispose()
 
 
 async def train(spec: dict[str, Any]) -> dict[str, Any]:
     """size, batch, seqLen, steps, backend, mode "full" or "lora" → a row of the table."""
     name, batch, length = spec.get("backend", "webgpu"), spec.get("batch", 8), spec.get("seqLen", 64)
-    size, steps, mode = spec.get("size", "S"), spec.get("steps", 60), spec.get("mode", "full")
+    steps, mode = spec.get("steps", 60), spec.get("mode", "full")
     backend = await backend_named(name)
-    difference = await check(name)
-    model = model_of(size, backend)
-    data = examples(model.config.vocab_size, batch, length)
-    options = {"accum_steps": batch, "checkpoint": bool(spec.get("checkpoint"))}
-    lora = EvermindLMLoRA(model, rank=8) if mode == "lora" else None
-    trainer = None if lora else EvermindLMTrainer(model, lr=spec.get("lr", 1e-3), epochs=1, **options)
+    difference = await check(name, mode)
+    model = EvermindLM(*shape_of(spec), seed=1, backend=backend)
+    run = Run(model, examples(model.config.vocab_size, batch, length), spec)
     started = time.perf_counter()
-    first = Clock()
-    await _fit(trainer, lora, data, 1, first, options)
+    first = await run.fit(1)
     first_step_ms = 1000 * (time.perf_counter() - started)
-    await _fit(trainer, lora, data, spec.get("warm", 4), Clock(), options)
-    before, clock = stats_of(backend), Clock()
-    started = time.perf_counter()
+    warm = await run.settle(spec.get("warm", 4))
+    before, started = stats_of(backend), time.perf_counter()
     with timed_submits(backend) as submits:
-        await _fit(trainer, lora, data, steps, clock, options)
+        clock = await run.fit(steps)
     wall, after = time.perf_counter() - started, stats_of(backend)
-    ms, tokens = clock.ms_per_step(), batch * length
+    parts, tokens = clock.parts(), batch * length
+    ms = statistics.median(parts)
     row = {
-        "backend": name, "adapter": backend.adapter_name, "mode": mode, "size": size, "batch": batch, "seqLen": length,
-        "steps": steps, "parameters": model.num_parameters, "tok_s": round(1000 * tokens / ms),
-        "tok_s_wall": round(steps * tokens / wall), "ms_per_step": round(ms, 4), "first_step_ms": round(first_step_ms),
-        "loss_first": first.losses[0], "loss_last": clock.losses[-1], "max_diff_numpy": difference,
+        "backend": name, "adapter": backend.adapter_name, "mode": mode, "size": spec.get("size", "S"), "batch": batch,
+        "seqLen": length, "steps": steps, "warm_steps": warm, "parameters": model.num_parameters,
+        "tok_s": round(1000 * tokens / ms), "tok_s_wall": round(steps * tokens / wall), "ms_per_step": round(ms, 4),
+        "ms_best": round(min(parts), 4), "ms_worst": round(max(parts), 4), "first_step_ms": round(first_step_ms),
+        "loss_first": first.losses[0], "loss_last": clock.losses[-1], **compared(difference),
         "gpu_bytes": after.get("buffer_bytes", 0) + after.get("scratch_bytes", 0),
         **per_step(before, after, steps),
     }  # fmt: skip
     if submits:
         row["submit_us"] = round(1e6 * statistics.median(submits), 1)
-    if trainer is not None and after:
-        row["python_us"] = round(python_us(trainer, data), 1)
-    for part in (trainer, lora, model):
-        if part is not None:
-            part.dispose()
+    if after:
+        row["python_us"] = round(run.python_us(), 1)
+    run.dispose()
     return row
 
 
-async def _fit(
-    trainer: EvermindLMTrainer | None,
-    lora: EvermindLMLoRA | None,
-    data: Sequence[Example],
-    steps: int,
-    clock: Clock,
-    options: dict[str, Any],
-) -> None:
-    if trainer is not None:
-        trainer.options = _with_epochs(trainer, steps)
-        await trainer.fit_async(data, on_step=clock)
-    elif lora is not None:
-        await lora.fit_async(data, epochs=steps, on_step=clock, lr=1e-3, **options)
+async def start(spec: dict[str, Any]) -> dict[str, Any]:
+    """size, backend → milliseconds from nothing to the device, a step of training and a token; call it first of all."""
+    started = time.perf_counter()
+    backend = await backend_named(spec.get("backend", "webgpu"))
+    marks = [time.perf_counter()]
+    compiled = stats_of(backend).get("pipelines", 0)
+    run = Run(model := EvermindLM(*shape_of(spec), seed=1, backend=backend), examples(shape_of(spec)[0], 8, 64), spec)
+    marks.append(time.perf_counter())
+    await run.fit(1)
+    marks.append(time.perf_counter())
+    _, token, _ = await _written(model, [1, 2, 3], 2, 1, {"temperature": 1.0, "seed": 5})
+    run.dispose()
+    device, made, step = (1000 * (b - a) for a, b in itertools.pairwise([started, *marks]))
+    return {
+        "adapter": backend.adapter_name, "size": spec.get("size", "S"), "pipelines_before": compiled,
+        "device_ms": round(device), "model_ms": round(made), "first_step_ms": round(step),
+        "first_token_ms": round(1000 * token),
+    }  # fmt: skip
 
 
-def _with_epochs(trainer: EvermindLMTrainer, epochs: int) -> Any:
-    from dataclasses import replace
-
-    return replace(trainer.options, epochs=epochs)
-
-
-def python_us(trainer: EvermindLMTrainer, data: Sequence[Example], steps: int = 300) -> float:
-    """Microseconds of Python for a replayed step, with a device that takes submits and does nothing."""
-    from evermind_web.batch import check_item, cut_windows
-    from evermind_web.training.loop import Loop
-
-    backend: Any = trainer.backend
-    items = [check_item(s, trainer.model.config.vocab_size) for s in data]
+def python_us(job: Steppable, options: TrainingOptions, data: Sequence[Example], steps: int) -> float:
+    """See `Run.python_us`."""
+    backend: Any = job.backend
+    items = [check_item(s, int(max(s.tokens.max(), s.targets.max())) + 1) for s in data]
     windows = cut_windows(items, len(items))
-    loop, ring = Loop(trainer, trainer.options), backend.alloc((backend.steps_per_read, 4))
-    loop._total = 2 * steps
-    loop._queue(windows, 0, ring, 0)
+    loop, ring = Loop(job, options), backend.alloc((backend.steps_per_read, 4))
+    loop._total = 4 * steps
     real, backend.device.submit = backend.device.submit, lambda records, staging: None
     try:
+        loop._queue(windows, 0, ring, 0)
         rounds = []
         for _ in range(3):
             started = time.perf_counter()
@@ -208,7 +263,7 @@ async def decode(spec: dict[str, Any]) -> dict[str, Any]:
     name, size = spec.get("backend", "webgpu"), spec.get("size", "S")
     count, sequences = spec.get("tokens", 256), spec.get("sequences", 1)
     backend = await backend_named(name)
-    model = model_of(size, backend)
+    model = EvermindLM(*shape_of(spec), seed=1, backend=backend)
     prompt = np.random.default_rng(1).integers(0, model.config.vocab_size, spec.get("context", 10)).tolist()
     settings = {"temperature": 1.0, "seed": 5}
     await _written(model, prompt, min(count, 16), sequences, settings)
@@ -222,7 +277,7 @@ async def decode(spec: dict[str, Any]) -> dict[str, Any]:
         "backend": name, "adapter": backend.adapter_name, "size": size, "tokens": count, "sequences": sequences,
         "context": len(prompt), "tok_s": round(statistics.median(rate for rate, _ in rates)),
         "first_token_ms": round(1000 * statistics.median(first for _, first in rates), 2),
-        "max_diff_numpy": await check(name), **per_step(before, after, count),
+        **compared(await check(name)), **per_step(before, after, count),
     }  # fmt: skip
     model.dispose()
     return row
@@ -250,124 +305,57 @@ async def _written(
 
 
 # ── checks ───────────────────────────────────────────────────────────────────
-async def check(name: str) -> float:
-    """Largest difference from NumPy in float64, relative to the largest weight, after three steps of a tiny model."""
-    if name not in _checked:
-        _checked[name] = await _tiny_difference(name)
-    return _checked[name]
+def compared(difference: float) -> dict[str, Any]:
+    """The entry `max_diff_numpy` of a row, None if it is not finite, and `wrong` if it is not NumPy's."""
+    fine = {} if difference <= TOLERANCE else {"wrong": True}
+    return {"max_diff_numpy": difference if math.isfinite(difference) else None, **fine}
 
 
-async def _tiny_difference(name: str) -> float:
-    weights = []
-    for backend in (NumpyBackend(np.float64), await backend_named(name)):
-        model = model_of("tiny", backend)
-        trainer = EvermindLMTrainer(model, lr=1e-3, eps=1e-3, epochs=3, accum_steps=4)
-        await trainer.fit_async(examples(64, 4, 24))
-        weights.append(await model.packed_weights_async())
-        trainer.dispose()
-        model.dispose()
-    return float(np.abs(weights[0] - weights[1]).max() / np.abs(weights[0]).max())
+async def check(name: str, mode: str = "full") -> float:
+    """How far three steps of a tiny model move its weights (or its adapter) otherwise than in NumPy in float64:
+
+    the largest difference of a change, relative to the largest change.
+    """
+    if (name, mode) not in _checked:
+        _checked[name, mode] = await _tiny_difference(name, mode)
+    return _checked[name, mode]
 
 
-# ── single operations ────────────────────────────────────────────────────────
-WORTH_S = 0.03  # what the runs of one measurement take at least
-MOST_REPEATS = 4096
+async def _tiny_difference(name: str, mode: str) -> float:
+    exact, ours = [await _tiny_change(b, mode) for b in (NumpyBackend(np.float64), await backend_named(name))]
+    return float(np.abs(exact - ours).max() / np.abs(exact).max())
 
 
-class Operation:
-    """One operation of `ops` on random data, many times in one submit."""
-
-    def __init__(
-        self, backend: Backend, op: str, letters: dict[str, int], scalars: dict[str, int], flops: float
-    ) -> None:
-        self.backend, self.op, self.scalars, self.flops = backend, ops.OPS[op], scalars, flops
-        self.letters = letters | scalars
-        self.bufs: list[Buf] = []
-        random = np.random.default_rng(3)
-        self.ins = [self._filled(arg, random) for arg in self.op.ins]
-        self.outs = [self._new(arg) for arg in self.op.outs]
-
-    def _new(self, arg: ops.Arg) -> Buf:
-        self.bufs.append(self.backend.alloc([ops.extent_of(dim, self.letters) for dim in arg.dims], arg.dtype))
-        return self.bufs[-1]
-
-    def _filled(self, arg: ops.Arg, random: np.random.Generator) -> Buf:
-        buf = self._new(arg)
-        if arg.dtype == "int32":
-            top = self.letters["V"] if arg.name in ("tokens", "targets") else 1
-            self.backend.write(buf, random.integers(0, top, buf.shape).astype(np.int32))
-        elif arg.name == "hyper":
-            self.backend.write(buf, ops.hyper_vector({}))
-        else:
-            self.backend.write(buf, random.normal(0, 0.05, buf.shape).astype(np.float32))
-        return buf
-
-    def run(self) -> None:
-        """Queue it once."""
-        self.op(self.backend, self.ins, self.outs, **self.scalars)
-
-    async def seconds(self, repeats: int) -> float:
-        """For `repeats` runs and one read."""
-        started = time.perf_counter()
-        for _ in range(repeats):
-            self.backend.replay(("bench", self.outs[0].id), self.run)
-        await self.backend.read(self.outs[-1] if self.outs[-1].size < 4096 else self.small)
-        return time.perf_counter() - started
-
-    async def row(self, repeats: int, rounds: int) -> dict[str, Any]:
-        """Milliseconds of one run: the time that more runs take, so that the read cancels out."""
-        self.small = self.backend.alloc((1,))
-        self.bufs.append(self.small)
-        await self.seconds(2)
-        # A read takes milliseconds, give or take one: what is measured has to be well above that.
-        while repeats < MOST_REPEATS and await self.seconds(2 * repeats) - await self.seconds(repeats) < WORTH_S:
-            repeats *= 2
-        times = [await self.seconds(2 * repeats) - await self.seconds(repeats) for _ in range(rounds)]
-        ms = 1000 * statistics.median(times) / repeats
-        for buf in self.bufs:
-            self.backend.free(buf)
-        shape = " ".join(f"{name}={value}" for name, value in self.letters.items() if name not in ("M", "P", "G"))
-        row = {"op": self.op.name, "shape": shape, "ms": round(ms, 4)}
-        return row | ({"tflops": round(self.flops / ms / 1e9, 2)} if self.flops and ms > 0 else {})
+async def _tiny_change(backend: Backend, mode: str) -> NDArray[np.float64]:
+    spec = {"mode": mode, "lr": 0.02, "eps": 1e-3}  # with less the sign of a gradient that is nearly 0 would decide
+    run = Run(EvermindLM(*SIZES["tiny"], seed=1, backend=backend), examples(64, 4, 24), spec)
+    before = await _weights(run)
+    await run.fit(3)
+    change = await _weights(run) - before
+    run.dispose()
+    return change
 
 
-def operations(size: str, rows: int) -> list[tuple[str, dict[str, int], dict[str, int], float]]:
-    """What a training step of this size runs: (operation, letters, scalars, floating-point operations)."""
-    V, D, _, K, H, E, k = SIZES[size]
-    block = moe_layout(D, H, E).size
-    moe = {"N": rows, "D": D, "M": block}
-    experts = {"H": H, "E": E, "k": k}
-    head = {"N": rows, "V": V, "D": D}
-    expert = 4.0 * rows * (k + 1) * D * H
-    return [
-        ("rmsnorm_fwd", {"N": rows, "D": D}, {}, 0),
-        ("conv_norm_fwd", {"N": rows, "D": D, "K": K}, {}, 0),
-        ("moe_fwd", moe, experts, expert),
-        ("conv_bwd", {"N": rows, "D": D, "K": K}, {}, 0),
-        ("head_logits", head, {}, 2.0 * rows * V * D),
-        ("head_xent_bwd", head, {}, 6.0 * rows * V * D),
-        ("embed_bwd", head, {}, 0),
-        ("adamw", {"P": block, "G": block // 64}, {"half": 0}, 0),
-    ]
+async def _weights(run: Run) -> NDArray[np.float64]:
+    if run.lora is None:
+        return (await run.model.packed_weights_async()).astype(np.float64)
+    return np.concatenate([run.lora.adapter.B.ravel(), run.lora.adapter.A.ravel()]).astype(np.float64)
 
 
-async def kernels(spec: dict[str, Any]) -> list[dict[str, Any]]:
-    """size, rows, backend → one row an operation at the model's own shapes."""
-    backend = await backend_named(spec.get("backend", "webgpu"))
-    out = []
-    for rows in spec.get("rows", [512, 4096]):
-        for op, letters, scalars, flops in operations(spec.get("size", "L"), rows):
-            operation = Operation(backend, op, letters, scalars, flops)
-            out.append(await operation.row(spec.get("repeats", 20), spec.get("rounds", 5)))
-    return out
-
-
-FUNCTIONS = {"train": train, "decode": decode, "kernels": kernels}
+# ── calls ────────────────────────────────────────────────────────────────────
+CALLS: Final = {  # what the page may call, and the module that has it
+    "train": "measure",
+    "decode": "measure",
+    "start": "measure",
+    "kernels": "operations",
+    "curves": "curves",
+}
 
 
 async def answer(function: str, text: str) -> str:
     """JSON in, JSON out."""
-    return json.dumps(await FUNCTIONS[function](json.loads(text)))
+    module = importlib.import_module(f"bench.{CALLS[function]}")
+    return json.dumps(await getattr(module, function)(json.loads(text)))
 
 
 if __name__ == "__main__":  # python -m bench.measure train '{"size": "S", "backend": "wgpu"}'

@@ -8,11 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tools.build_dist import build
+from tools.build_dist import BENCH, build
 from tools.common import DIST, ROOT, ToolError, fail, megabytes, say
 
 PEERS = ROOT / "bench" / "peers"
-PAGE = ("bench.html", "bench.mjs", "bench_worker.mjs", "measure.py", "evermind.json")
+PAGE = (*BENCH, "evermind.json")
 RUNTIME = ("pyodide.mjs", "pyodide.asm.js", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
 
 

@@ -45,10 +45,11 @@ VENDOR = {
 PACKAGE = "evermind-web"
 COMPILED = "evermind-web-bytecode"
 LIBRARIES = ("comlink", "idb", "uplot")
-BENCH = ("bench.html", "bench.mjs", "bench_worker.mjs", "measure.py")
+BENCH = ("bench.html", "bench.mjs", "bench_worker.mjs",
+         *(f"bench/{name}.py" for name in ("measure", "operations", "products", "curves")))  # fmt: skip
 VERSION_PLACE = b'"SHA-256 of evermind.json"'
 SHIPPED = "models/evermind-base"
-NOT_OFFLINE = ("models/", "examples/", "bench", "measure.py", "THIRD_PARTY", "sbom", "service-worker.js")
+NOT_OFFLINE = ("models/", "examples/", "bench", "THIRD_PARTY", "sbom", "service-worker.js")
 KEPT = ("models",)  # folders of dist/ that other commands fill
 
 Plan = dict[str, bytes]
@@ -149,7 +150,7 @@ def plan_page(content_security_policy: str) -> Plan:
             continue
         plan[name] = with_policy(path, content_security_policy)
     for name in BENCH:
-        plan[name] = with_policy(ROOT / "bench" / name, content_security_policy)
+        plan[name] = with_policy(ROOT / "bench" / Path(name).name, content_security_policy)
     for path in sorted((ROOT / "examples").glob("*.*")):
         plan[f"examples/{path.name}"] = with_policy(path, content_security_policy)
     return plan

@@ -93,3 +93,73 @@ export async function timed({ steps = 20, warm = 3, batch = 8, seqLen = 64, size
   const tokens = batch * seqLen;
   return { size, batch, seqLen, steps, tok_s: Math.round((1000 * tokens) / ms), ms_per_step: ms, loss_first: lossFirst, loss_last: lossLast };
 }
+
+/** @typedef {{ m: number, k: number, n: number, transposed?: boolean }} Product m×k · k×n; transposed: the first is given as k×m */
+
+/** The products of a model of size L at so many rows: forward, backward, and the sums over all rows. @param {number} rows */
+const ofRows = (rows) => [
+  { m: rows, k: 256, n: 512 },
+  { m: rows, k: 512, n: 256 },
+  { m: rows, k: 256, n: 4096 },
+  { m: rows, k: 4096, n: 256 },
+  { m: 256, k: rows, n: 512, transposed: true },
+];
+/** @type {Product[]} */
+const PRODUCTS = [...ofRows(4096), ...ofRows(512)];
+const FACTORS = 8; // second factors in turn: no product is asked for twice in a row
+const WORTH_MS = 30; // what is measured takes at least this: a read takes a millisecond, give or take one
+const MOST = 4096;
+const CHECKED = 200; // values of the last product that are compared
+
+/**
+ * Time each product and check its last result.
+ * @param {{ shapes?: Product[] }} spec
+ * @param {(shape: Product, a: Float32Array, b: Float32Array[]) => { run: (count: number) => Promise<void>, result: () => Promise<ArrayLike<number>> }} prepare
+ *   `run(count)` multiplies with every second factor in turn, `count` times all, and ends when the last is done;
+ *   `result()` is the product with the last of them
+ */
+export async function timedProducts({ shapes = PRODUCTS }, prepare) {
+  const rows = [];
+  for (const shape of shapes) {
+    const { m, k, n } = shape;
+    const next = random(3);
+    const a = normal(next, m * k, 1);
+    const numbers = normal(next, k * n + 64 * FACTORS, 1);
+    const b = Array.from({ length: FACTORS }, (_, i) => numbers.slice(64 * i, 64 * i + k * n));
+    const { run, result } = prepare(shape, a, b);
+    /** @param {number} count */
+    const taken = async (count) => {
+      const started = performance.now();
+      await run(count);
+      return performance.now() - started;
+    };
+    /** @param {number} count */
+    const more = async (count) => (await taken(2 * count)) - (await taken(count)); // so that the read cancels out
+    await run(2);
+    let count = 2;
+    while (count < MOST && (await more(count)) < WORTH_MS) count *= 2;
+    const times = [];
+    for (let i = 0; i < 5; i += 1) times.push((await more(count)) / (count * FACTORS));
+    const ms = median(times);
+    const max_diff = largestOff(shape, a, b[FACTORS - 1], await result());
+    rows.push({ ...shape, ms, tflops: (2 * m * k * n) / ms / 1e9, max_diff, ...(max_diff < 1e-4 ? {} : { wrong: true }) });
+  }
+  return rows;
+}
+
+/** The largest difference of some values from dot products in float64, relative to the largest. @param {Product} shape @param {Float32Array} a @param {Float32Array} b @param {ArrayLike<number>} found */
+function largestOff({ m, k, n, transposed }, a, b, found) {
+  const next = random(11);
+  let off = found.length === m * n ? 0 : Infinity;
+  let largest = 0;
+  for (let i = 0; i < CHECKED; i += 1) {
+    const row = i === 0 ? m - 1 : Math.floor(next() * m);
+    const column = i === 0 ? n - 1 : Math.floor(next() * n);
+    let sum = 0;
+    for (let j = 0; j < k; j += 1) sum += a[transposed ? j * m + row : row * k + j] * b[j * n + column];
+    const difference = Math.abs(found[row * n + column] - sum);
+    off = difference <= off ? off : difference; // NaN, too
+    largest = Math.max(largest, Math.abs(sum));
+  }
+  return off / largest;
+}

@@ -1,7 +1,7 @@
 // jax-js on WebGPU, jitted. As in tfjs.mjs, every expert runs on every row.
 
-import { init, jit, lax, numpy as np, tree, valueAndGrad, nn, defaultDevice, blockUntilReady } from "@jax-js/jax";
-import { data, median, normal, random, shape, timed, weights } from "./common.mjs";
+import { init, jit, lax, numpy as np, tree, valueAndGrad, nn, defaultDevice } from "@jax-js/jax";
+import { data, shape, timed, timedProducts, weights } from "./common.mjs";
 
 /** @param {string} device */
 async function start(device) {
@@ -87,28 +87,45 @@ export async function train(spec) {
   return { peer: `jax-js 0.1.25 ${device}`, ...row };
 }
 
-/** One product m×k · k×n. @param {any} spec */
-export async function matmul({ m, k, n, repeats = 20, device = "webgpu" }) {
+const IN_FLIGHT = 6; // calls
+
+/**
+ * Matrix products alone. An array that is given up before anything reads it is never computed, and `blockUntilReady`
+ * copies no byte, so that nothing makes it wait. Therefore one call makes all products, all of them are queued when any is
+ * read, and one value of the last is really read.
+ * @param {any} spec
+ */
+export async function products(spec) {
+  const { device = "webgpu" } = spec;
   await start(device);
-  const next = random(3);
-  const a = np.array(normal(next, m * k, 1)).reshape([m, k]);
-  const b = np.array(normal(next, k * n, 1)).reshape([k, n]);
-  const product = jit((/** @type {any} */ x, /** @type {any} */ y) => np.matmul(x, y));
-  /** @param {number} count */
-  const run = async (count) => {
-    const started = performance.now();
-    let last;
-    for (let i = 0; i < count; i += 1) {
-      last?.dispose();
-      last = /** @type {any} */ (product)(a.ref, b.ref);
-    }
-    await blockUntilReady(last.ref);
-    last.dispose();
-    return performance.now() - started;
-  };
-  await run(2);
-  const times = [];
-  for (let i = 0; i < 5; i += 1) times.push(((await run(2 * repeats)) - (await run(repeats))) / repeats);
-  const ms = median(times);
-  return { peer: `jax-js 0.1.25 ${device}`, m, k, n, ms, tflops: (2 * m * k * n) / ms / 1e9 };
+  const rows = await timedProducts(spec, ({ m, k, n, transposed }, first, second) => {
+    const a = np.array(first).reshape(transposed ? [k, m] : [m, k]);
+    const b = second.map((values) => np.array(values).reshape([k, n]));
+    const all = jit((/** @type {any} */ x, /** @type {any[]} */ ys) =>
+      ys.map((y, i) => {
+        const own = i < ys.length - 1 ? x.ref : x;
+        return np.matmul(transposed ? np.transpose(own) : own, y);
+      }));
+    /** @returns {any[]} */
+    const made = () => /** @type {any} */ (all)(a.ref, b.map((y) => y.ref));
+    /** @param {number} count */
+    const run = async (count) => {
+      const reads = [];
+      for (let i = 0; i < count; i += 1) {
+        const results = made();
+        const last = results[results.length - 1].ref.slice([0, 1], [0, 1]);
+        for (const result of results) result.dispose();
+        reads.push(last.data());
+        if (reads.length > IN_FLIGHT) await reads.shift();
+      }
+      await Promise.all(reads);
+    };
+    const result = async () => {
+      const results = made();
+      for (const other of results.slice(0, -1)) other.dispose();
+      return results[results.length - 1].data();
+    };
+    return { run, result };
+  });
+  return { peer: `jax-js 0.1.25 ${device}`, products: rows };
 }

@@ -5,7 +5,7 @@ import * as tf from "@tensorflow/tfjs-core";
 import "@tensorflow/tfjs-core/dist/public/chained_ops/register_all_chained_ops.js";
 import "@tensorflow/tfjs-core/dist/register_all_gradients.js";
 import "@tensorflow/tfjs-backend-webgpu";
-import { data, median, normal, random, shape, timed, weights } from "./common.mjs";
+import { data, shape, timed, timedProducts, weights } from "./common.mjs";
 
 async function start() {
   await tf.setBackend("webgpu");
@@ -68,23 +68,27 @@ export async function train(spec) {
   return { peer: "TensorFlow.js 4.22 WebGPU", ...row };
 }
 
-/** One product m×k · k×n. @param {any} spec */
-export async function matmul({ m, k, n, repeats = 20 }) {
+const HELD = 2 ** 31; // bytes of results that are kept before the oldest are given up
+
+/** Matrix products alone. @param {any} spec */
+export async function products(spec) {
   await start();
-  const next = random(3);
-  const a = tf.tensor2d(normal(next, m * k, 1), [m, k]);
-  const b = tf.tensor2d(normal(next, k * n, 1), [k, n]);
-  /** @param {number} count */
-  const run = async (count) => {
-    const started = performance.now();
-    const made = Array.from({ length: count }, () => tf.matMul(a, b));
-    await made[count - 1].slice([0, 0], [1, 1]).data();
-    for (const tensor of made) tensor.dispose();
-    return performance.now() - started;
-  };
-  await run(2);
-  const times = [];
-  for (let i = 0; i < 5; i += 1) times.push(((await run(2 * repeats)) - (await run(repeats))) / repeats);
-  const ms = median(times);
-  return { peer: "TensorFlow.js 4.22 WebGPU", m, k, n, ms, tflops: (2 * m * k * n) / ms / 1e9 };
+  const rows = await timedProducts(spec, ({ m, k, n, transposed = false }, first, second) => {
+    const a = tf.tensor2d(first, transposed ? [k, m] : [m, k]);
+    const b = second.map((values) => tf.tensor2d(values, [k, n]));
+    const most = Math.max(b.length, Math.floor(HELD / (4 * m * n)));
+    /** @param {number} count */
+    const run = async (count) => {
+      /** @type {tf.Tensor[]} */
+      const made = [];
+      for (let i = 0; i < count * b.length; i += 1) {
+        made.push(tf.matMul(a, b[i % b.length], transposed));
+        if (made.length > most) made.shift()?.dispose();
+      }
+      await tf.slice(made[made.length - 1], [0, 0], [1, 1]).data();
+      tf.dispose(made);
+    };
+    return { run, result: () => tf.matMul(a, b[b.length - 1], transposed).data() };
+  });
+  return { peer: "TensorFlow.js 4.22 WebGPU", products: rows };
 }
