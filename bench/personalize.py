@@ -19,32 +19,30 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from evermind_web import (
     BPETokenizer,
     EvermindLM,
     EvermindLMTrainer,
     Example,
-    LoraConfig,
     LoraModel,
     __version__,
-    pack_windows,
     request_backend,
 )
 from evermind_web.batch import check_item, token_weights
 from evermind_web.language_model import LanguageModel
-from evermind_web.ops import IGNORE
+from evermind_web.session.core import Session
+from evermind_web.session.model_set import ModelSet, fingerprint_of
+from evermind_web.session.recipes import Recipe
+from evermind_web.session.texts import scored_windows
 
 PERSONAL = ("shakespeare", "alice", "time-machine")
 TEST_ONLY = "dorian-gray"
-SCORED_WINDOW = 512  # tokens scored at once
 SMALL = 5000  # bytes of the small case
 
 
@@ -80,16 +78,6 @@ def parts_of(name: str, text: str, small: bool = False) -> Parts:
     return Parts(cut_bytes(train, 0, border), cut_bytes(train, border), held_out)
 
 
-def scored_windows(ids: Sequence[int], reach: int) -> Iterator[Example]:
-    """Every token but the first is scored once, with at least `reach` tokens (all that the model can see) before it."""
-    array = np.asarray(ids, np.int32)
-    for start in range(0, len(array) - 1, SCORED_WINDOW):
-        first, last = max(0, start - reach), min(start + SCORED_WINDOW, len(array) - 1)
-        targets = array[first + 1 : last + 1].copy()
-        targets[: start - first] = IGNORE
-        yield Example(array[first:last], targets)
-
-
 class Encoded:
     """A tokenizer that remembers what it encoded: the same few texts come again with every method."""
 
@@ -98,50 +86,32 @@ class Encoded:
         self.encode = cache(tokenizer.encode)
 
 
+def reach_of(model: LanguageModel) -> int:
+    """How many tokens back a model can see."""
+    return model.config.num_layers * (model.config.conv_kernel - 1)
+
+
 async def bits_per_byte(model: LanguageModel, tokenizer: BPETokenizer | Encoded, text: str) -> float:
     """Of a text, scored as if it were read from its beginning to its end."""
     ids = tokenizer.encode(text)
-    reach = model.config.num_layers * (model.config.conv_kernel - 1)
-    items = [check_item(window, model.config.vocab_size) for window in scored_windows(ids, reach)]
+    items = [check_item(window, model.config.vocab_size) for window in scored_windows(ids, reach_of(model))]
     nats = await model.evaluate_items(items, token_weights(items)) * (len(ids) - 1)
     size = len(text.encode("utf-8")) - len(tokenizer.decode(ids[:1]).encode("utf-8"))
     return nats / math.log(2) / size
 
 
 # ── recipes ──────────────────────────────────────────────────────────────────
-@dataclass(frozen=True)
-class Recipe:
-    """How one kind of personalising is done. `targets` () is full fine-tuning."""
-
-    targets: tuple[str, ...] = ()
-    r: int = 8
-    rank_pattern: Mapping[str, int] = field(default_factory=dict)
-    lora_alpha: float | None = None
-    lora_dropout: float = 0.0
-    dropout: float = 0.0
-    lr: float = 0.003
-    weight_decay: float = 0.0
-    window: int = 128
-    accum_steps: int = 8
-    steps: int = 400  # about; whole epochs, at most `max_epochs`
-    max_epochs: int = 30
-    patience: int = 3
-    seed: int = 1
-
-    def epochs(self, windows: int) -> int:
-        """Passes over so many windows."""
-        per_epoch = math.ceil(windows / self.accum_steps)
-        return max(2, min(self.max_epochs, math.ceil(self.steps / per_epoch)))
-
-
+# "page" is what the page's own session does with a text; the others are its recipe with changes, "full" on all weights.
 RECIPES = {
-    "embedding": Recipe(("token_embedding",), r=16, lr=0.01),
-    "all-linear": Recipe(("all-linear",), r=3, rank_pattern={"token_embedding": 8}, lr=0.005),
-    "full": Recipe(lr=0.001),
+    "page": Recipe(),
+    "embedding": Recipe(("token_embedding",), r=16, rank_pattern={}, lr=0.004),
+    "all-linear": Recipe(),
+    "full": Recipe((), lr=0.001),
 }
 
 # What `--grid` tries around each recipe; the best on the slice wins.
 GRID: dict[str, list[dict[str, Any]]] = {
+    "page": [{}],
     "embedding": [{"r": r, "lr": lr} for r in (4, 16) for lr in (0.003, 0.01, 0.03)],
     "all-linear": [{"lr": lr, "lora_dropout": p} for lr in (0.002, 0.005, 0.01) for p in (0.0, 0.1)],
     "full": [{"lr": lr} for lr in (0.0003, 0.001, 0.003)],
@@ -209,7 +179,7 @@ class Bench:
     """A base with its tokenizer on a backend."""
 
     def __init__(self, base: bytes, tokenizer: BPETokenizer, backend: Any, test_only: str) -> None:
-        self.base, self.tokenizer, self.backend = base, Encoded(tokenizer), backend
+        self.base, self.codec, self.tokenizer, self.backend = base, tokenizer, Encoded(tokenizer), backend
         self.test_only = test_only
         self.model = EvermindLM.from_checkpoint(base, backend=backend)
         self._known: dict[str, float] = {}
@@ -222,24 +192,10 @@ class Bench:
 
     async def measure(self, name: str, parts: Parts, method: str, recipe: Recipe, final: bool = True) -> Result:
         """Train and score. final=False leaves the held-out part alone."""
-        windows = pack_windows(self.tokenizer.encode(parts.train), recipe.window)
-        np.random.default_rng(recipe.seed).shuffle(windows)  # type: ignore[arg-type]
-        reach = self.model.config.num_layers * (self.model.config.conv_kernel - 1)
-        validation = list(scored_windows(self.tokenizer.encode(parts.slice), reach))
         fingerprint = await self.model.fingerprint_async()
-        tuned = Full(self) if not recipe.targets else Adapter(self, recipe)
-        steps, started = 0, time.perf_counter()
-
-        def count(_: object) -> None:
-            nonlocal steps
-            steps += 1
-
-        await tuned.fit(
-            windows, validation, on_step=count, lr=recipe.lr, weight_decay=recipe.weight_decay,
-            epochs=recipe.epochs(len(windows)), accum_steps=recipe.accum_steps, patience=recipe.patience,
-            dropout=recipe.dropout, lr_scheduler_type="cosine", min_lr_ratio=0.1, warmup_steps=5, max_grad_norm=1.0,
-            loss_reduction="token", seed=recipe.seed,
-        )  # fmt: skip
+        tuned = (Page if method == "page" else Adapter if recipe.targets else Full)(self, recipe)
+        started = time.perf_counter()
+        steps = await tuned.fit(parts)
         seconds = time.perf_counter() - started
         slices = await self.before(parts.slice), await bits_per_byte(tuned.model, self.tokenizer, parts.slice)
         kept = slices[1] < slices[0]
@@ -250,24 +206,69 @@ class Bench:
         result = Result(
             name, parts.size, method, before, after, *slices, kept, seconds, steps,
             await tuned.size(), await self.model.fingerprint_async() == fingerprint,
-            await self.before(self.test_only) if final else math.nan, off, asdict(recipe),
+            await self.before(self.test_only) if final else math.nan, off, asdict(tuned.recipe),
         )  # fmt: skip
         tuned.dispose()
         return result
+
+    def lesson(self, parts: Parts, recipe: Recipe) -> tuple[list[Example], list[Example], dict[str, Any]]:
+        """Windows to learn from, those that say when to stop, and the options of a fit."""
+        windows = recipe.windows(self.tokenizer.encode(parts.train))
+        validation = list(scored_windows(self.tokenizer.encode(parts.slice), reach_of(self.model)))
+        return windows, validation, recipe.options(len(windows))
+
+
+class Count:
+    """Counts steps."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def __call__(self, _: object) -> None:
+        self.steps += 1
+
+
+class Page:
+    """What the page does: its session splits the text, chooses the rate, stops, and keeps the adapter as bytes."""
+
+    def __init__(self, bench: Bench, recipe: Recipe) -> None:
+        self.recipe, self.session = recipe, Session(bench.backend)
+        self.current = ModelSet(bench.model, bench.codec, bench.base, fingerprint_of(bench.base), {})
+        self.session.adopt(self.current)
+        self.model: LanguageModel = bench.model
+
+    async def fit(self, parts: Parts) -> int:
+        """Learn in the normal length, whatever the device; returns the steps."""
+        result = await self.session.personalize(parts.train + parts.slice, "mine", {"length": "normal"})
+        self.recipe, self.model = Recipe(**result["recipe"]), self.current.writer({"mine": 1.0})
+        return int(result["steps"])
+
+    def switch_off(self) -> None:
+        """The bare base from now on."""
+        self.session.set_adapter(None)
+
+    async def size(self) -> int:
+        """Bytes of the adapter as it is saved."""
+        return len(self.current.adapter("mine").data)
+
+    def dispose(self) -> None:
+        """Give the memory back, but the base's."""
+        self.current.forget_writers()
 
 
 class Adapter:
     """An adapter on the base, which stays as it is."""
 
     def __init__(self, bench: Bench, recipe: Recipe) -> None:
-        self.model = LoraModel(bench.model)
-        self.model.add_adapter("mine", LoraConfig(
-            recipe.r, recipe.lora_alpha, recipe.targets, recipe.rank_pattern, lora_dropout=recipe.lora_dropout,
-        ))  # fmt: skip
+        self.bench, self.recipe, self.model = bench, recipe, LoraModel(bench.model)
+        self.model.add_adapter("mine", recipe.adapter(bench.model.config))
 
-    async def fit(self, windows: list[Example], validation: list[Example], **options: Any) -> None:
-        """Train with early stopping."""
-        await self.model.fit_async(windows, validation=validation, **options)
+    async def fit(self, parts: Parts) -> int:
+        """Train with early stopping; returns the steps."""
+        windows, validation, options = self.bench.lesson(parts, self.recipe)
+        count = Count()
+        await self.model.fit_async(windows, validation=validation, on_step=count, **options)
+        return count.steps
 
     def switch_off(self) -> None:
         """The bare base from now on."""
@@ -285,15 +286,17 @@ class Adapter:
 class Full:
     """All weights of a copy of the base."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: Bench, recipe: Recipe) -> None:
+        self.bench, self.recipe = bench, recipe
         self.model = EvermindLM.from_checkpoint(bench.base, backend=bench.backend)
 
-    async def fit(self, windows: list[Example], validation: list[Example], **options: Any) -> None:
-        """Train with early stopping."""
-        on_step = options.pop("on_step")
-        trainer = EvermindLMTrainer(self.model, **options)
-        await trainer.fit_async(windows, on_step, validation=validation)
+    async def fit(self, parts: Parts) -> int:
+        """Train with early stopping; returns the steps."""
+        windows, validation, options = self.bench.lesson(parts, self.recipe)
+        count, trainer = Count(), EvermindLMTrainer(self.model, **options)
+        await trainer.fit_async(windows, count, validation=validation)
         trainer.dispose()
+        return count.steps
 
     def switch_off(self) -> None:
         """A copy has no switch."""

@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from bench import personalize
-from bench.personalize import Options, Recipe, bits_per_byte, cut_bytes, parts_of, run, scored_windows
+from bench.personalize import Options, bits_per_byte, cut_bytes, parts_of, run
 from evermind_web import BPETokenizer, EvermindLM
 from evermind_web.environment import run_blocking
 from evermind_web.ops import IGNORE
+from evermind_web.session.recipes import SHORT_TEXT_RATE, Recipe, persona
+from evermind_web.session.texts import SCORED_WINDOW, scored_windows
 
 ALICE = (Path(__file__).parent / "data" / "alice.txt").read_text(encoding="utf-8")
 
@@ -30,7 +34,7 @@ def test_every_token_is_scored_once_with_all_that_the_model_can_see(base: tuple[
     model, tokenizer = base
     text = ALICE[:6000]
     ids = tokenizer.encode(text)
-    assert len(ids) > 2 * personalize.SCORED_WINDOW
+    assert len(ids) > 2 * SCORED_WINDOW
     windows = list(scored_windows(ids, 4))
     assert sum(int(np.count_nonzero(w.targets != IGNORE)) for w in windows) == len(ids) - 1
     nats = model.evaluate([ids]) * (len(ids) - 1)  # the whole text at once
@@ -65,26 +69,35 @@ def options(**changes: object) -> Options:
     return Options.of(json.loads(json.dumps(chosen | changes)))
 
 
-def measured(base: tuple[EvermindLM, BPETokenizer], chosen: Options) -> list[dict[str, float]]:
+def measured(base: tuple[EvermindLM, BPETokenizer], chosen: Options) -> list[dict[str, Any]]:
     model, tokenizer = base
     texts = {"alice": ALICE[:20_000], "dorian-gray": ALICE[-3000:]}
     result = asyncio.run(run(model.export_weights(), tokenizer.to_str(), texts, chosen, say=lambda line: None))
     assert all(math.isfinite(row["after"]) for row in json.loads(json.dumps(result))["rows"])
     assert personalize.markdown(result["rows"]).count("\n") == len(result["rows"]) + 1
-    rows: list[dict[str, float]] = result["rows"]
+    rows: list[dict[str, Any]] = result["rows"]
     return rows
 
 
 def test_a_row_for_each_method_and_the_base_stays(base: tuple[EvermindLM, BPETokenizer]) -> None:
     rows = measured(base, options())
-    assert [row["method"] for row in rows] == ["embedding", "all-linear", "full"]
+    assert [row["method"] for row in rows] == ["page", "embedding", "all-linear", "full"]
     for row in rows:
         assert row["kept"]
         assert row["after"] < row["before"]
         assert row["base_unchanged"]
         assert row["test_only_before"] == row["test_only_off"]
         assert row["change_percent"] == pytest.approx(100 * (row["after"] / row["before"] - 1))
-    assert rows[0]["adapter_bytes"] < rows[1]["adapter_bytes"] < rows[2]["adapter_bytes"]
+    assert rows[1]["adapter_bytes"] < rows[2]["adapter_bytes"] < rows[3]["adapter_bytes"]
+
+
+def test_the_page_learns_by_the_recipe_that_is_measured(base: tuple[EvermindLM, BPETokenizer]) -> None:
+    (row,) = measured(base, options(methods=["page"]))
+    recipe = {**row["recipe"], "lr": 0.002, "patience": 3}
+    assert personalize.RECIPES["all-linear"] == Recipe(**recipe)
+    assert (Recipe().targets, Recipe().r, Recipe().rank_pattern) == (("all-linear",), 3, {"token_embedding": 8})
+    assert persona(6_900_000, 1_700) == replace(Recipe(), lr=SHORT_TEXT_RATE)
+    assert persona(6_900_000, 60_000) == Recipe()
 
 
 def test_what_does_not_help_the_slice_is_not_kept(base: tuple[EvermindLM, BPETokenizer]) -> None:

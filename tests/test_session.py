@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from evermind_web.errors import DeviceLostError, EvermindError, InvalidArgumentError, WebGPUUnavailableError
+from evermind_web.formats.arch import Arch
 from evermind_web.session import Face, Library, Session, recipes
 from evermind_web.session.recipes import Sampling, merges_for, steps_for
 from evermind_web.store import MemoryStore
@@ -267,6 +268,9 @@ async def test_stop_reaches_the_call_it_names_and_no_other(call: Call) -> None:
 
 
 def test_a_short_text_is_learned_more_carefully_on_a_well_read_base() -> None:
-    assert recipes.adapter_rate(6_900_000, 1_700) == recipes.SHORT_TEXT_RATE
-    assert recipes.adapter_rate(6_900_000, 60_000) == recipes.WELL_READ_RATE
-    assert recipes.adapter_rate(200_000, 1_700) == recipes.ADAPTER_LEARNING_RATE
+    assert recipes.persona(6_900_000, 1_700).lr == recipes.SHORT_TEXT_RATE
+    assert recipes.persona(6_900_000, 60_000).lr == recipes.Recipe().lr
+    assert recipes.persona(200_000, 1_700).lr == recipes.ONE_TEXT_RATE
+    assert recipes.persona(200_000, 1_700, "long").patience == 0
+    small = recipes.Recipe().adapter(Arch(300, 4, 1, 3, 2, 2, 1))
+    assert (small.r, small.rank_pattern) == (2, {"token_embedding": 2})

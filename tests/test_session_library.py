@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import evermind_web as ew
 from evermind_web import BPETokenizer, EvermindLM
 from evermind_web.errors import (
     ConfigMismatchError,
@@ -19,7 +20,8 @@ from evermind_web.errors import (
     StorageError,
     StorageFullError,
 )
-from evermind_web.session import Library, Session
+from evermind_web.session import Library, Session, stored_zip
+from evermind_web.session.adapter_file import PEFT
 from evermind_web.session.container import ADAPTER, MANIFEST, MODEL, TOKENIZER, Package, pack, unpack
 from evermind_web.session.texts import check_learnable, excerpt, read_text, split, training_windows
 from evermind_web.store import MemoryStore
@@ -183,17 +185,24 @@ async def test_an_adapter_of_another_base_is_refused_by_fingerprint_and_by_shape
     library = await taught()
     await library.save("Alice")
     filename, data = await library.export_file("Wells")
-    bare = unpack(data, filename).files[ADAPTER]
+    assert library.session.current is not None
+    blob = ew.EvermindLMLoRA(library.session.current.model, rank=2).serialize_adapter()
+    peft = {name: data for name, data in unpack(data, filename).files.items() if name in PEFT}
+    bare = stored_zip.write({**peft, PEFT[0]: peft[PEFT[0]].replace(b"base_fingerprint", b"elsewhere")})
 
     same_shape = await taught(TEXT[::-1], "")
     with pytest.raises(ConfigMismatchError, match="fingerprint"):
         await same_shape.import_file(data, filename)
-    notice = (await same_shape.import_file(bare, "Wells.lora"))["notice"]
-    assert "only its shape was checked" in notice
+    with pytest.raises(ConfigMismatchError, match="fingerprint"):
+        await same_shape.import_file(stored_zip.write(peft), "adapter.zip")
+    for file, name in ((blob, "Wells.lora"), (bare, "Wells.zip")):
+        assert "only its shape was checked" in (await same_shape.import_file(file, name))["notice"]
 
     other_shape = await taught(TEXT[:1000], "")
     with pytest.raises(ConfigMismatchError, match="460×64"):
-        await other_shape.import_file(bare, "Wells.lora")
+        await other_shape.import_file(blob, "Wells.lora")
+    with pytest.raises(ConfigMismatchError, match="token_embedding: adapter"):
+        await other_shape.import_file(bare, "Wells.zip")
     assert await names(other_shape) == {}
 
 

@@ -1,28 +1,28 @@
 """One file that carries a saved model or adapter to another browser: a stored zip with a JSON manifest.
 
 A bare `EVL0` checkpoint has no tokenizer and a bare `LORA` adapter does not name its base, so neither
-is enough alone. The members are exactly those files, so any tool that reads them can unpack the zip.
+is enough alone. The members are exactly those files, so any tool that reads them can unpack the zip. An adapter
+of more than the embedding is the two files of a PEFT folder.
 """
 
 from __future__ import annotations
 
-import io
 import json
-import zipfile
 import zlib
 from dataclasses import dataclass, field
 from typing import Any
 
 from evermind_web import strict_json
-from evermind_web.errors import ConfigMismatchError, FormatError
+from evermind_web.errors import FormatError
 from evermind_web.formats.evl0 import inspect_evl0
 from evermind_web.formats.lora_blob import read_lora
 from evermind_web.formats.sniff import describe
+from evermind_web.session import adapter_file, stored_zip
 
 FORMAT = "evermind"
 VERSION = 1
 MANIFEST = "manifest.json"
-MODEL, TOKENIZER, ADAPTER = "model.evl0", "tokenizer.json", "adapter.lora"
+MODEL, TOKENIZER, ADAPTER = "model.evl0", "tokenizer.json", adapter_file.BLOB
 
 
 @dataclass
@@ -50,16 +50,12 @@ def pack(package: Package) -> bytes:
         "metadata": package.metadata,
         "members": members,
     }
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
-        text = json.dumps(manifest, indent=1, ensure_ascii=False).encode()
-        for path, data in [(MANIFEST, text), *sorted(package.files.items())]:
-            archive.writestr(zipfile.ZipInfo(path, (1980, 1, 1, 0, 0, 0)), data)
-    return out.getvalue()
+    text = json.dumps(manifest, indent=1, ensure_ascii=False).encode()
+    return stored_zip.write({MANIFEST: text, **dict(sorted(package.files.items()))})
 
 
 def unpack(data: bytes, filename: str) -> Package:
-    """The package in `data`: our zip, or a bare checkpoint, adapter or tokenizer file.
+    """The package in `data`: our zip, a zipped PEFT folder, or a bare checkpoint, adapter or tokenizer file.
 
     Raises FormatError, naming what the file seems to be, for anything else or anything damaged.
     """
@@ -67,7 +63,7 @@ def unpack(data: bytes, filename: str) -> Package:
     if not data:
         raise FormatError(f"{filename} is empty. Export or download it again.")
     if data.startswith(b"PK"):
-        return _unpack_zip(data, filename)
+        return _unpack_zip(data, filename, name)
     looks = describe(data)
     if looks.startswith("an EVL0"):
         inspect_evl0(data)
@@ -89,41 +85,29 @@ def unpack(data: bytes, filename: str) -> Package:
     )
 
 
-def _unpack_zip(data: bytes, filename: str) -> Package:
+def _unpack_zip(data: bytes, filename: str, name: str) -> Package:
     damaged = f"{filename} is damaged or cut off"
+    files = stored_zip.read(data, filename)
+    if MANIFEST not in files and adapter_file.is_peft(files):
+        return Package("adapter", name, {path: files[path] for path in adapter_file.PEFT}, adapter_file.base_of(files))
+    if MANIFEST not in files:
+        raise FormatError(f"{filename} is a zip, but not one that this page exported: it has no {MANIFEST}.")
     try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            if MANIFEST not in archive.namelist():
-                raise FormatError(f"{filename} is a zip, but not one that this page exported: it has no {MANIFEST}.")
-            # Members are stored, so none can be larger than the file: a zip bomb is refused before it is read.
-            infos = archive.infolist()
-            stored = all(i.compress_type == zipfile.ZIP_STORED for i in infos)
-            if not stored or sum(i.file_size for i in infos) > len(data):
-                raise FormatError(f"{filename} was packed again by another program. Import the exported file itself.")
-            manifest = strict_json.loads(archive.read(MANIFEST).decode())
-            _check_manifest(manifest, filename)
-            paths = [m["path"] for m in manifest["members"]]
-            if sorted([MANIFEST, *paths]) != sorted(i.filename for i in infos):  # also one that is named twice
-                raise FormatError(f"{damaged}: what it holds is not what its manifest lists. Export it again.")
-            files = {path: archive.read(path) for path in paths}
-    except (
-        zipfile.BadZipFile,
-        EOFError,
-        ValueError,
-        KeyError,
-        TypeError,
-        RecursionError,
-        NotImplementedError,
-    ) as error:
+        manifest = strict_json.loads(files.pop(MANIFEST).decode())
+        _check_manifest(manifest, filename)
+        listed = sorted(m["path"] for m in manifest["members"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         if isinstance(error, FormatError):
             raise
         raise FormatError(f"{damaged} ({error}). Export or download it again.") from None
+    if listed != sorted(files):
+        raise FormatError(f"{damaged}: what it holds is not what its manifest lists. Export it again.")
     for member in manifest["members"]:
         content = files[member["path"]]
         if len(content) != member.get("size") or zlib.crc32(content) != member.get("crc32"):
             raise FormatError(f"{damaged}: {member['path']} is not what was exported. Export or download it again.")
     kind = manifest["kind"]
-    if (MODEL if kind == "base" else ADAPTER) not in files:
+    if not (MODEL in files if kind == "base" else ADAPTER in files or adapter_file.is_peft(files)):
         raise FormatError(f"{damaged}: the {kind} is missing from it. Export or download it again.")
     return Package(kind, manifest["name"], files, manifest["base_fingerprint"], manifest["metadata"])
 
@@ -140,13 +124,3 @@ def _check_manifest(manifest: Any, filename: str) -> None:
     named = isinstance(name, str) and name and isinstance(fingerprint, str)
     if kind not in ("base", "adapter") or not named or not isinstance(manifest.get("metadata"), dict):
         raise FormatError(f"{filename} has a manifest that this page cannot read. Export it again.")
-
-
-def check_adapter_shape(data: bytes, vocab_size: int, d_model: int) -> None:
-    """Raise ConfigMismatchError unless the `LORA` blob `data` fits an embedding (vocab_size, d_model)."""
-    blob = read_lora(data)
-    if (blob.rows, blob.cols) != (vocab_size, d_model):
-        raise ConfigMismatchError(
-            f"this adapter belongs to another model: it fits an embedding of {blob.rows}×{blob.cols}, "
-            f"this model has {vocab_size}×{d_model}. Load the model that it was trained on."
-        )

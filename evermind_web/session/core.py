@@ -7,35 +7,27 @@ strings and numbers. Saved things are `library.py`'s business; JavaScript is `fa
 
 from __future__ import annotations
 
-import asyncio
-import re
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from functools import partial
+from dataclasses import asdict
 from typing import Any
 
-from evermind_web import EvermindLMLoRA
 from evermind_web.backend.base import Backend
-from evermind_web.backend.request import request_backend
-from evermind_web.errors import BackendError, DeviceLostError, EvermindError, InvalidArgumentError
+from evermind_web.errors import DeviceLostError, EvermindError, InvalidArgumentError
 from evermind_web.language_model import LanguageModel
-from evermind_web.lora.adapter import LoRAAdapter
-from evermind_web.model import EvermindLM
-from evermind_web.session import recipes, texts
-from evermind_web.session.fitting import Fitting, Learner, reason_of
+from evermind_web.session import adapter_file, learning, recipes, texts
+from evermind_web.session.devices import open_backend
+from evermind_web.session.fitting import Fitting, reason_of
 from evermind_web.session.model_set import Adapter, ModelSet
 from evermind_web.session.mood import Mood
-from evermind_web.session.progress import Report, phase_report
+from evermind_web.session.progress import Report
 from evermind_web.session.writing import begin, expert_shares, pieces, token_shares
-from evermind_web.tokenizer import BPETokenizer
-from evermind_web.training import EvermindLMTrainer
 
-# The tokenizer works without waiting; slices of this many characters leave room for Stop in between.
-ENCODE_SLICE = 20_000
-TRAINING: dict[str, Any] = {"accum_steps": texts.BATCH, **recipes.SCHEDULE}
-# Adapters that have no GPU behind them.
-SOFTWARE = re.compile("swiftshader|llvmpipe|lavapipe|softpipe|basic render", re.IGNORECASE)
 NO_MODEL = "There is no model yet. Teach one a text first, or load a saved one."
+NO_GAIN = (
+    "“{}” writes as before: what it tried made text that it had not seen no better, so nothing was changed. "
+    "Give it more text, or a longer run."
+)
 
 
 class Session:
@@ -61,7 +53,7 @@ class Session:
 
         Raises WebGPUUnavailableError if WebGPU was asked for by name and is not there.
         """
-        session = cls(*await _open_backend(backend))
+        session = cls(*await open_backend(backend))
         session._wanted = backend or ""
         return session
 
@@ -72,8 +64,8 @@ class Session:
             "backend": self.backend.name,
             "adapter_name": self.backend.adapter_name,
             "fallback_reason": self.fallback_reason,
-            "model": None if current is None else _describe_model(current),
-            "adapters": [] if current is None else [_describe_adapter(a) for a in current.adapters.values()],
+            "model": None if current is None else current.describe(),
+            "adapters": [] if current is None else [a.describe() for a in current.adapters.values()],
             "active_adapter": self.active_adapter,
             "mix": self.mix,
         }
@@ -125,18 +117,23 @@ class Session:
         steps = recipes.steps_for(options.get("length") or "quick", options.get("steps"))
         seed = options.get("seed", recipes.BASE_SEED)
         async with self._job("Training"):
-            tokenizer = await self._train_tokenizer(text, report)
-            corpus = await self._encode(tokenizer, texts.excerpt(text, steps * recipes.CHARACTERS_PER_STEP), report)
-            fitting = Fitting(partial(self._base_learner, corpus, tokenizer, steps, seed), self._recover, report)
+            tokenizer = await learning.train_tokenizer(text, report)
+            lesson = await learning.base_lesson(tokenizer, text, steps, seed, report)
+            fitting = Fitting(
+                lesson,
+                lambda: learning.base_learner(self.backend, lesson, tokenizer.vocab_size, seed),
+                self._recover,
+                report,
+            )
             kept = False
             try:
-                result = await self._fit(fitting, corpus)
+                result = await self._fit(fitting)
                 result |= {"characters": len(text), "vocab_size": tokenizer.vocab_size}
                 if result["steps"]:
                     self.adopt(await ModelSet.of_trained(fitting.learner.model, tokenizer, dict(result)))
                     kept = True
             finally:
-                fitting.learner.dispose(keep_model=kept)
+                fitting.dispose(keep_model=kept)
         return result | {"session": self.describe()}
 
     async def personalize(
@@ -144,79 +141,41 @@ class Session:
     ) -> dict[str, Any]:
         """Train a LoRA adapter called `name` on `data`; the base stays as it is. Options and result as in `train`.
 
-        Learning under a name again replaces that adapter once the new one is ready; with the option `go_on` it starts
-        from what that one knows.
+        How it learns says `recipes.Recipe`; `steps` are about so many, in whole passes over the text, and `length` is
+        "normal" on a GPU if it is left out. Learning under a name again replaces that adapter once the new one is
+        ready; with the option `go_on` it starts from what that one knows. A run that nobody stopped and that made
+        held-out text no better leaves the adapter as it began: `kept` is False, and `notice` says so.
         """
         options = options or {}
         current = self._require_model()
         name = check_name(name)
         text = texts.read_text(data, options.get("name") or "the text")
         texts.check_learnable(text)
-        steps = recipes.steps_for(options.get("length") or "quick", options.get("steps"))
         async with self._job("Personalising"):
-            corpus = await self._encode(
-                current.tokenizer, texts.excerpt(text, steps * recipes.CHARACTERS_PER_STEP), report
-            )
-            seed = options.get("seed", recipes.BASE_SEED)
+            lesson, recipe = await learning.persona_lesson(current, text, options, report)
+            arch, fingerprint = current.model.config, current.fingerprint
             known = current.adapter(name).data if options.get("go_on") else b""
-            fitting = Fitting(partial(self._adapter_learner, corpus, steps, seed, known), self._recover, report)
-            kept = False
+            start = known or adapter_file.fresh(recipe.adapter(arch), arch, fingerprint)
+            fitting = Fitting(
+                lesson, lambda: learning.adapter_learner(self._require_model(), lesson, start), self._recover, report
+            )
             try:
-                result = await self._fit(fitting, corpus)
-                result |= {"characters": len(text)}
+                result = await self._fit(fitting)
+                kept = result["stopped"] or result["loss_after"] < result["loss_before"]
+                result |= {"characters": len(text), "kept": kept, "recipe": asdict(recipe)}
                 if result["steps"]:
-                    lora, current = fitting.learner.model, self._require_model()
-                    blob = await lora.serialize_adapter_async()
-                    current.put(Adapter(name, blob, dict(result), lora=lora))
-                    self.active_adapter, self.mix, kept = name, {}, True
+                    learned = adapter_file.taken(fitting.learner.model, learning.NAME, fingerprint) if kept else start
+                    self._require_model().put(Adapter(name, learned, dict(result)))
+                    self.active_adapter, self.mix = name, {}
             finally:
-                fitting.learner.dispose(keep_model=kept)
-        return result | {"name": name, "session": self.describe()}
+                fitting.dispose()
+        return result | {"name": name, "notice": "" if kept else NO_GAIN.format(name), "session": self.describe()}
 
-    async def _train_tokenizer(self, text: str, report: Report | None) -> BPETokenizer:
-        tokenizer = BPETokenizer()
-        sample = texts.excerpt(text, recipes.TOKENIZER_CHARACTERS)
-        await asyncio.sleep(0)
-        tokenizer.train(sample, num_merges=recipes.merges_for(sample), on_progress=phase_report(report, "tokenizer"))
-        await asyncio.sleep(0)
-        return tokenizer
-
-    async def _encode(self, tokenizer: BPETokenizer, text: str, report: Report | None) -> texts.Split:
-        on_progress = phase_report(report, "encode")
-        ids: list[int] = []
-        done = 0
-        while done < len(text):
-            end = text.find("\n", done + ENCODE_SLICE) + 1 or len(text)
-            ids += tokenizer.encode(text[done:end])
-            done = end
-            on_progress(done, len(text))
-            await asyncio.sleep(0)
-        return texts.split(ids)
-
-    def _base_learner(self, corpus: texts.Split, tokenizer: BPETokenizer, steps: int, seed: int) -> Learner[EvermindLM]:
-        model = EvermindLM(vocab_size=tokenizer.vocab_size, **recipes.MODEL, seed=seed, backend=self.backend)
-        trainer = EvermindLMTrainer(model, lr=recipes.LEARNING_RATE, **_options(steps))
-        return Learner(model, trainer, partial(trainer.fit_async, _windows(corpus, tokenizer, steps, seed)))
-
-    def _adapter_learner(
-        self, corpus: texts.Split, steps: int, seed: int, known: bytes = b""
-    ) -> Learner[EvermindLMLoRA]:
-        current = self._require_model()
-        lora = EvermindLMLoRA(current.model, rank=min(recipes.ADAPTER_RANK, current.model.config.d_model))
-        if known:
-            lora.dispose()
-            adapter = LoRAAdapter.deserialize(known)
-            lora = EvermindLMLoRA(current.model, adapter.rank, adapter.alpha)
-            lora.adapter = adapter
-        windows = _windows(corpus, current.tokenizer, steps, seed)
-        options = _options(steps) | {"lr": recipes.adapter_rate(current.model.num_parameters, len(corpus.train))}
-        return Learner(lora, lora, partial(lora.fit_async, windows, **options))
-
-    async def _fit(self, fitting: Fitting[Any], corpus: texts.Split) -> dict[str, Any]:
+    async def _fit(self, fitting: Fitting[Any]) -> dict[str, Any]:
         fitting.stopping = self._stopping
         self._fitting = fitting
         try:
-            return await fitting.run(corpus)
+            return await fitting.run()
         finally:
             self._step, self._fitting = fitting.progress.steps, None
 
@@ -231,8 +190,8 @@ class Session:
         recipes.Sampling.of(options)
         current = self._require_model()
         async with self._job("Writing"):
-            mix = {} if "adapter" in options else self.mix
-            writer = await self._writer(current, options.get("adapter", self.active_adapter), mix)
+            weights = _one(options["adapter"]) if "adapter" in options else self.mix or _one(self.active_adapter)
+            writer = current.writer(weights)
             async for piece in self._pieces(writer, prompt, options):
                 yield piece
 
@@ -251,23 +210,23 @@ class Session:
             raise EvermindError("There is no adapter to compare with. Personalise the model first.")
         sides = {"base": None, "adapter": name} | ({"second": options["second"]} if options.get("second") else {})
         async with self._job("Writing"):
-            # One after the other: an adapter may borrow the base's buffers while it writes.
+            # One after the other: adapters share buffers.
             for side, adapter in sides.items():
-                async for piece in self._pieces(await self._writer(current, adapter, {}), prompt, options):
+                async for piece in self._pieces(current.writer(_one(adapter)), prompt, options):
                     yield side, piece
 
     async def token_shares(self, text: str, adapter: str | None) -> list[dict[str, Any]]:
         """What the base (None) or an adapter makes of the last tokens of `text`; see `writing.token_shares`."""
         current = self._require_model()
         async with self._job("Looking at the tokens"):
-            return await token_shares(await self._writer(current, adapter, {}), current.tokenizer, text)
+            return await token_shares(current.writer(_one(adapter)), current.tokenizer, text)
 
     async def expert_shares(self, text: str, adapter: str | None) -> list[list[float]]:
         """Each layer's use of its experts on `text`; see `writing.expert_shares`."""
         current = self._require_model()
         async with self._job("Looking at the experts"):
             ids = (begin(current.tokenizer) + current.tokenizer.encode(text[:4000]))[:512]
-            return await expert_shares(await self._writer(current, adapter, {}), ids)
+            return await expert_shares(current.writer(_one(adapter)), ids)
 
     def set_mix(self, weights: dict[str, float]) -> dict[str, Any]:
         """Write with the weighted sum of several adapters; {} goes back to the active one. Returns the description."""
@@ -284,13 +243,6 @@ class Session:
             current.adapter(name)
         self.active_adapter, self.mix = name, {}
         return self.describe()
-
-    async def _writer(self, current: ModelSet, name: str | None, mix: dict[str, float]) -> LanguageModel:
-        if mix:
-            return await current.mixed(mix)
-        if name is None:
-            return current.model
-        return await current.lora_of(current.adapter(name))
 
     def _pieces(self, writer: LanguageModel, prompt: str, options: dict[str, Any]) -> AsyncIterator[str]:
         tokenizer = self._require_model().tokenizer
@@ -330,9 +282,9 @@ class Session:
             self.backend.dispose()
         reason = "the GPU was lost too often"
         if numpy:
-            self.backend, self.fallback_reason = await request_backend("numpy"), reason
+            self.backend, self.fallback_reason = (await open_backend("numpy"))[0], reason
         else:
-            self.backend, self.fallback_reason = await _open_backend(None, self._wanted == "webgpu")
+            self.backend, self.fallback_reason = await open_backend(None, self._wanted == "webgpu")
         try:
             if self.current is not None:
                 self.current = await self.current.moved_to(self.backend)
@@ -356,43 +308,6 @@ def check_name(name: str) -> str:
     return name
 
 
-async def _open_backend(name: str | None, software: bool = False) -> tuple[Backend, str]:
-    """WebGPU, or NumPy and the reason. software: also a WebGPU that computes on the processor will do."""
-    if name is not None:
-        return await request_backend(name), ""
-    try:
-        gpu = await request_backend("webgpu")
-    except BackendError as error:
-        return await request_backend("numpy"), str(error)
-    if software or not SOFTWARE.search(gpu.adapter_name):
-        return gpu, ""
-    reason = f"WebGPU here is {gpu.adapter_name}, which computes on the processor: NumPy is faster at that"
-    gpu.dispose()
-    return await request_backend("numpy"), reason
-
-
-def _options(steps: int) -> dict[str, Any]:
-    """Options of a run, with a look at held-out text now and then: what was best there is what is kept at the end."""
-    return TRAINING | {"eval_every": max(10, -(-steps // recipes.LOOKS)), "keep_best": True}
-
-
-def _windows(corpus: texts.Split, tokenizer: BPETokenizer, steps: int, seed: int) -> list[list[int]]:
-    line_ends = {i for token, i in tokenizer.vocab.items() if token.endswith("Ċ")}  # "Ċ" stands for "\n"
-    starts = [0, *(at + 1 for at, token in enumerate(corpus.train[:-1]) if token in line_ends)]
-    return texts.training_windows(corpus.train, steps, seed, starts, begin(tokenizer)[0])
-
-
-def _describe_model(current: ModelSet) -> dict[str, Any]:
-    return {
-        "name": current.name,
-        "saved": current.saved,
-        "fingerprint": current.fingerprint,
-        "parameters": int(current.model.num_parameters),
-        "vocab_size": int(current.model.config.vocab_size),
-        "bytes": len(current.checkpoint),
-        "training": current.metadata,
-    }
-
-
-def _describe_adapter(adapter: Adapter) -> dict[str, Any]:
-    return {"name": adapter.name, "saved": adapter.saved, "bytes": len(adapter.data), "training": adapter.metadata}
+def _one(name: str | None) -> dict[str, float]:
+    """The weights of one adapter alone; None: of no adapter."""
+    return {} if name is None else {name: 1.0}

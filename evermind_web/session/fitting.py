@@ -9,23 +9,36 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from evermind_web import EvermindLMLoRA
+from evermind_web.batch import Example, Tokens, check_item, token_weights
 from evermind_web.errors import DeviceLostError, EvermindError
+from evermind_web.lora import LoraModel
 from evermind_web.model import EvermindLM
-from evermind_web.session import texts
 from evermind_web.session.progress import Report, TrainingProgress, phase_report
 from evermind_web.training import EvalInfo, EvermindLMTrainer, Snapshot, StepInfo
 
 SNAPSHOT_SECONDS = 2.0
-WATCHED = 8  # windows of held-out text that are measured while learning
 MAX_LOST = 3  # devices that a run may lose; after the last one it runs on NumPy
 
-M = TypeVar("M", EvermindLM, EvermindLMLoRA)
+M = TypeVar("M", EvermindLM, LoraModel)
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What is learned: windows, options of the fit, text held out to measure, what of it is watched meanwhile.
+
+    unigram: nats a token that guessing by frequency alone would cost.
+    """
+
+    windows: Sequence[Tokens | Example]
+    options: dict[str, Any]
+    held_out: Sequence[Tokens | Example]
+    watched: Sequence[Tokens | Example]
+    unigram: float
 
 
 @dataclass
@@ -33,7 +46,7 @@ class Learner(Generic[M]):
     """What is trained: the model that is measured, who trains it, and the call that does."""
 
     model: M
-    trainer: EvermindLMTrainer | EvermindLMLoRA
+    trainer: EvermindLMTrainer | LoraModel
     fit: Callable[..., Coroutine[Any, Any, list[float]]]
 
     def dispose(self, keep_model: bool = False) -> None:
@@ -46,21 +59,25 @@ class Learner(Generic[M]):
 
 
 class Fitting(Generic[M]):
-    """A run: `await run(corpus)`, `stop()`. `learner` is the one of the device that is used now.
+    """A run: `await run()`, `stop()`, `dispose()`.
 
     make: a fresh learner on the session's device. recover(numpy): opens a device again, NumPy if so wanted; returns
     its name.
     """
 
     def __init__(
-        self, make: Callable[[], Learner[M]], recover: Callable[[bool], Awaitable[str]], report: Report | None
+        self,
+        lesson: Lesson,
+        make: Callable[[], Learner[M]],
+        recover: Callable[[bool], Awaitable[str]],
+        report: Report | None,
     ) -> None:
-        self.learner: Learner[M] = make()
+        self.lesson = lesson
+        self._learner: Learner[M] | None = None  # the one of the device that is used now
         self.progress = TrainingProgress(report, "train")
         self.stopping = self.paused = False
         self._awake = asyncio.Event()  # set when a pause is over
         self.notices: list[str] = []
-        self._watched: list[list[int]] = []
         self._make: Callable[[], Learner[M]] = make
         self._recover, self._report = recover, report
         self._snapshot: Snapshot | None = None
@@ -70,14 +87,31 @@ class Fitting(Generic[M]):
         """End after the step in flight."""
         self.stopping = True
         self._awake.set()
-        self.learner.trainer.stop()
+        self._end()
+
+    def _end(self) -> None:
+        if self._learner is not None:
+            self._learner.trainer.stop()
+
+    @property
+    def learner(self) -> Learner[M]:
+        """Made when it is first needed: that needs the device, which may be lost any time."""
+        if self._learner is None:
+            self._learner = self._make()
+        return self._learner
+
+    def dispose(self, keep_model: bool = False) -> None:
+        """Free the learner; another one is made if the run goes on."""
+        if self._learner is not None:
+            self._learner.dispose(keep_model)
+            self._learner = None
 
     def pause(self, on: bool) -> None:
         """Rest after the step in flight, or go on from the last snapshot."""
         self.paused = on
         if on:
             self._awake.clear()
-            self.learner.trainer.stop()
+            self._end()
         else:
             self._awake.set()
 
@@ -88,22 +122,20 @@ class Fitting(Generic[M]):
         await self._awake.wait()
         if self.stopping:
             return False
-        self.learner.dispose()
+        self.dispose()
         self._rewind()
         return True
 
-    async def run(self, corpus: texts.Split) -> dict[str, Any]:
+    async def run(self) -> dict[str, Any]:
         """Measure, fit, measure again. Losses are in nats per token. Raises DeviceLostError after too many losses."""
-        held_out = texts.windows_in_order(corpus.held_out)
         measuring = phase_report(self._report, "evaluate")
         measuring(0, 1)
         await asyncio.sleep(0)
-        self._watched = held_out[:: -(-len(held_out) // WATCHED)]
         before: float | None = None
         while True:
             try:
                 if before is None:
-                    before = float(await self.learner.model.evaluate_async(held_out))
+                    before = await self._measure()
                     self.progress.measured(0, before)
                 after = before
                 if not self.stopping or self._snapshot:
@@ -111,14 +143,19 @@ class Fitting(Generic[M]):
                     while await self._rested():
                         await self._fit()
                     measuring(1, 1)
-                    after = float(await self.learner.model.evaluate_async(held_out))
-                return self._result(before, after, corpus)
+                    after = await self._measure()
+                return self._result(before, after)
             except DeviceLostError as error:
                 await self._go_on(error)
 
+    async def _measure(self) -> float:
+        model = self.learner.model
+        items = [check_item(window, model.config.vocab_size) for window in self.lesson.held_out]
+        return await model.evaluate_items(items, token_weights(items))
+
     async def _fit(self) -> None:
         options: dict[str, Any] = {"on_snapshot": self._keep, "snapshot_seconds": SNAPSHOT_SECONDS}
-        options |= {"validation": self._watched, "on_eval": self._on_eval}
+        options |= {"validation": self.lesson.watched, "on_eval": self._on_eval}
         if self._snapshot:
             options["resume"] = self._snapshot
         await self.learner.fit(on_step=self._on_step, **options)
@@ -126,7 +163,7 @@ class Fitting(Generic[M]):
     def _on_step(self, info: StepInfo) -> None:
         self.progress(info)
         if self.stopping:
-            self.learner.trainer.stop()
+            self._end()
 
     def _on_eval(self, info: EvalInfo) -> None:
         self.progress.measured(info.step, info.loss)
@@ -138,7 +175,7 @@ class Fitting(Generic[M]):
         self._lost += 1
         if self._lost > MAX_LOST:
             raise error
-        self.learner.dispose()
+        self.dispose()
         backend = await self._recover(self._lost == MAX_LOST)
         reached, step = self.progress.steps, self._rewind()
         self.notices.append(
@@ -150,14 +187,13 @@ class Fitting(Generic[M]):
             self._report({"phase": "train", **where, "points": [], "notice": self.notices[-1]})
 
     def _rewind(self) -> int:
-        """A fresh learner that will start at the last snapshot; returns its step."""
+        """The next learner will start at the last snapshot; returns its step."""
         kept = self._snapshot
         step = kept.step if kept else 0
         self.progress.rewind(step, kept.position.tokens if kept else 0)
-        self.learner = self._make()
         return step
 
-    def _result(self, before: float, after: float, corpus: texts.Split) -> dict[str, Any]:
+    def _result(self, before: float, after: float) -> dict[str, Any]:
         progress = self.progress
         last = progress.losses[-5:]
         return {
@@ -170,7 +206,7 @@ class Fitting(Generic[M]):
             "loss_after": after,
             "first_loss": progress.losses[0] if progress.losses else None,
             "last_loss": sum(last) / len(last) if last else None,
-            "unigram": corpus.unigram,
+            "unigram": self.lesson.unigram,
             "record": progress.record(),
             "notices": self.notices,
         }

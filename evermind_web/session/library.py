@@ -12,8 +12,8 @@ from typing import Any
 
 from evermind_web.errors import ConfigMismatchError, EvermindError, FormatError, InvalidArgumentError, StorageError
 from evermind_web.formats.evl0 import read_evl0
-from evermind_web.session import container
-from evermind_web.session.container import ADAPTER, MODEL, TOKENIZER, Package
+from evermind_web.session import adapter_file, container
+from evermind_web.session.container import MODEL, TOKENIZER, Package
 from evermind_web.session.core import NO_MODEL, Session, check_name
 from evermind_web.session.model_set import Adapter, ModelSet, fingerprint_of, read_tokenizer
 from evermind_web.store import Record, SaveItem, Store
@@ -241,7 +241,7 @@ class Library:
     async def export_file(self, name: str) -> tuple[str, bytes]:
         """(file name, bytes) that `import_file` reads, here or in another browser."""
         record, data = await self.store.load(name)
-        files = {ADAPTER: data}
+        files = {} if record.kind == "base" else adapter_file.members(data)
         if record.kind == "base":
             _, tokenizer = await self.store.load(str(record.metadata.get("tokenizer", "")))
             files = {MODEL: data, TOKENIZER: tokenizer}
@@ -267,7 +267,8 @@ class Library:
             items = self._imported_base(name, package, tokenizer, training)
         elif package.kind == "adapter":
             fingerprint, notice = self._base_for(package, known)
-            items = [SaveItem(name, package.files[ADAPTER], "adapter", fingerprint, {"training": training})]
+            data = adapter_file.of_members(package.files)
+            items = [SaveItem(name, data, "adapter", fingerprint, {"training": training})]
         else:
             raise FormatError(f"{filename} is a tokenizer alone. Choose it together with its checkpoint (.evl0).")
         # A tokenizer that is there already has the same hash, so it is the same.
@@ -278,7 +279,7 @@ class Library:
     def _other_adapters(self, package: Package, name: str) -> set[str]:
         """Names of adapters in memory that an imported file must not take; its own place it may take again."""
         live = self.session.current.adapters if self.session.current is not None else {}
-        own = name in live and package.files.get(ADAPTER) == live[name].data
+        own = name in live and package.kind == "adapter" and adapter_file.of_members(package.files) == live[name].data
         return set(live) - ({name} if own else set())
 
     def _note_imported(self, name: str, package: Package, fingerprint: str) -> None:
@@ -292,7 +293,7 @@ class Library:
             current.adapters[name].saved = True
         else:
             training = package.metadata.get("training", {})
-            current.adapters[name] = Adapter(name, package.files[ADAPTER], training, saved=True)
+            current.adapters[name] = Adapter(name, adapter_file.of_members(package.files), training, saved=True)
 
     def _imported_base(
         self, name: str, package: Package, tokenizer: bytes | None, training: dict[str, Any]
@@ -319,8 +320,7 @@ class Library:
             return fingerprint, ""
         if current is None:
             raise EvermindError("Load or import the model that this adapter belongs to first.")
-        config = current.model.config
-        container.check_adapter_shape(package.files[ADAPTER], config.vocab_size, config.d_model)
+        adapter_file.check(adapter_file.of_members(package.files), current.model.config)
         if not fingerprint:
             return current.fingerprint, "This file does not say which model it belongs to; only its shape was checked."
         if fingerprint != current.fingerprint:

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from evermind_web import EvermindLMLoRA
 from evermind_web.backend.base import Backend
 from evermind_web.errors import ConfigMismatchError, FormatError, InvalidArgumentError
 from evermind_web.formats.evl0 import read_evl0
+from evermind_web.language_model import LanguageModel
 from evermind_web.lora import LoraModel
 from evermind_web.model import EvermindLM
-from evermind_web.session.container import check_adapter_shape
+from evermind_web.session import adapter_file
 from evermind_web.tokenizer import BPETokenizer
 
 
@@ -30,14 +31,17 @@ def fingerprint_of(checkpoint: bytes) -> str:
 
 @dataclass
 class Adapter:
-    """One adapter. `lora` is None until it is first used; `data` is the `LORA` blob."""
+    """One adapter; `data` are its bytes, see `adapter_file`."""
 
     name: str
     data: bytes
     metadata: dict[str, Any] = field(default_factory=dict)
     saved: bool = False
-    lora: EvermindLMLoRA | None = None
     texts: dict[str, str] = field(default_factory=dict)  # what it learned from, by id, as far as it is not in the store
+
+    def describe(self) -> dict[str, Any]:
+        """As plain values."""
+        return {"name": self.name, "saved": self.saved, "bytes": len(self.data), "training": self.metadata}
 
 
 @dataclass
@@ -52,7 +56,7 @@ class ModelSet:
     name: str = ""
     saved: bool = False
     adapters: dict[str, Adapter] = field(default_factory=dict)
-    mixer: LoraModel | None = None  # made when adapters are first mixed
+    lora: LoraModel | None = None  # all adapters that were used, by name; they share its merged copies of the weights
 
     @classmethod
     async def of_trained(cls, model: EvermindLM, tokenizer: BPETokenizer, metadata: dict[str, Any]) -> ModelSet:
@@ -82,50 +86,58 @@ class ModelSet:
 
     def put(self, adapter: Adapter) -> None:
         """Add an adapter, or put it in the place of one of its name."""
-        self._drop(self.adapters.pop(adapter.name, None))
+        self.remove(adapter.name)
         self.adapters[adapter.name] = adapter
 
-    def remove(self, name: str) -> None:
-        """Forget an adapter."""
-        self._drop(self.adapters.pop(name, None))
+    def remove(self, name: str) -> Adapter | None:
+        """Forget an adapter, and return it."""
+        if self.lora is not None and name in self.lora.adapter_names:
+            if name in self.lora.active_adapters:
+                self.lora.set_adapter(None)
+            self.lora.delete_adapter(name)
+        return self.adapters.pop(name, None)
 
-    def _drop(self, adapter: Adapter | None) -> None:
-        if self.mixer is not None:  # it has a copy of each, by name
-            self.mixer.dispose()
-            self.mixer = None
-        if adapter is not None and adapter.lora is not None:
-            adapter.lora.dispose()
-            adapter.lora = None
-
-    async def mixed(self, weights: dict[str, float]) -> LoraModel:
-        """A writer with the weighted sum of several adapters."""
-        if self.mixer is None:
-            self.mixer = LoraModel(self.model)
+    def writer(self, weights: Mapping[str, float]) -> LanguageModel:
+        """Who writes: the model itself, or with the weighted sum of adapters. Valid until the next call."""
+        if not weights:
+            return self.model
+        lora = self.lora = self.lora or LoraModel(self.model)
         for name in weights:
-            if name not in self.mixer.adapter_names:
-                await self.mixer.load_adapter_async(name, self.adapter(name).data, base_fingerprint=self.fingerprint)
-        self.mixer.set_adapters(weights)
-        return self.mixer
-
-    async def lora_of(self, adapter: Adapter) -> EvermindLMLoRA:
-        """The live adapter, made from its bytes the first time."""
-        if adapter.lora is None:
-            config = self.model.config
-            check_adapter_shape(adapter.data, config.vocab_size, config.d_model)
-            adapter.lora = await EvermindLMLoRA.load_adapter_async(
-                self.model, adapter.data, base_fingerprint=self.fingerprint
-            )
-        return adapter.lora
+            if name not in lora.adapter_names:
+                data = self.adapter(name).data
+                adapter_file.check(data, self.model.config)
+                adapter_file.put(lora, name, data)
+        if lora.active_adapters != weights:
+            lora.set_adapters(weights)
+        return lora
 
     @property
-    def all_saved(self) -> bool:
-        return self.saved and all(a.saved for a in self.adapters.values())
+    def reach(self) -> int:
+        """How many tokens back the model can see."""
+        config = self.model.config
+        return config.num_layers * (config.conv_kernel - 1)
+
+    def describe(self) -> dict[str, Any]:
+        """The model as plain values."""
+        return {
+            "name": self.name,
+            "saved": self.saved,
+            "fingerprint": self.fingerprint,
+            "parameters": int(self.model.num_parameters),
+            "vocab_size": int(self.model.config.vocab_size),
+            "bytes": len(self.checkpoint),
+            "training": self.metadata,
+        }
+
+    def forget_writers(self) -> None:
+        """Free what adapters take on the device; they are made from their bytes when they are used again."""
+        if self.lora is not None:
+            self.lora.dispose()
+            self.lora = None
 
     def dispose(self) -> None:
         """Free what lies on the device."""
-        for adapter in self.adapters.values():
-            self._drop(adapter)
-        self._drop(None)
+        self.forget_writers()
         self.model.dispose()
 
     async def moved_to(self, backend: Backend | None) -> ModelSet:

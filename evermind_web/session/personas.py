@@ -51,7 +51,8 @@ class Personas:
         title = options.get("title") or "pasted text"
         persona["texts"] = [*known, {"id": identity, "title": title, "words": len(text.split())}]
         adapter.metadata["persona"], adapter.texts = persona, {**kept, identity: text}
-        return result | await self._keep(adapter)
+        kept = await self._keep(adapter)
+        return result | kept | {"notice": " ".join(n for n in (result["notice"], kept["notice"]) if n)}
 
     async def _keep(self, adapter: Adapter) -> dict[str, Any]:
         notice = ""

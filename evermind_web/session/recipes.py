@@ -1,16 +1,22 @@
 """The choices a person should not have to make: model size, learning rates, lengths of training, sampling.
 
-Numbers only. Everything here was chosen so that the whole story takes about a minute on two slow cores.
+Everything here was chosen so that the whole story takes about a minute on two slow cores.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
+import numpy as np
+
+from evermind_web.batch import Example, pack_windows
 from evermind_web.errors import InvalidArgumentError
+from evermind_web.formats.arch import Arch
 from evermind_web.generation import GenerationConfig
+from evermind_web.lora import LoraConfig
 
 # Size S of docs/architecture.md.
 MODEL: dict[str, int] = {
@@ -31,19 +37,20 @@ SPECIALS_AND_BYTES = 260
 # The tokenizer learns from at most this much: more changes hardly a merge and takes Python longer.
 TOKENIZER_CHARACTERS = 100_000
 
-ADAPTER_RANK = 8
-# At 0.02 a base that has read much forgets more than it learns (held-out loss 3.64 → 4.39 in 40 steps on a chapter;
-# 0.005: 3.67, 0.002: 3.53, 0.001: 3.58). One that knows a single text needs it.
-ADAPTER_LEARNING_RATE = 0.02
-WELL_READ_RATE = 0.002
+# A base that has read much forgets more than it learns at a higher rate; one that knows a single text needs it.
+ONE_TEXT_RATE = 0.02
 WELL_READ_PARAMETERS = 1_000_000
 # On 5 KB of a text, 0.002 made the rest of one of three texts worse; 0.0006 made none worse and kept most of the gain.
 SHORT_TEXT_RATE = 0.0006
 SHORT_TEXT = 8_000  # tokens, about 20 KB
+SHORT_SLICE, SLICE = 0.2, 0.1  # of a text, its end: says when to stop, and whether what was learned is kept
 
 # Optimizer steps of 8 windows. "quick" is for a first look; the others suit a GPU or patience.
 LENGTHS: dict[str, int] = {"quick": 40, "normal": 150, "long": 600}
 LOOKS = 10  # at held-out text, in a run
+# Of a persona, whose steps read twice as much. "normal" is the whole recipe; "quick" is for processors.
+PERSONA_LENGTHS: dict[str, int] = {"quick": 20, "normal": 400, "long": 1600}
+PASSES = 2  # over a persona's text, at least: of a longer one as much is read as the steps allow
 MAX_STEPS = 100_000
 # A token is about 2.5 characters with 512 of them; no more text is encoded than the steps can read.
 CHARACTERS_PER_STEP = 8 * 64 * 3
@@ -57,23 +64,78 @@ def merges_for(text: str) -> int:
     return max(16, min(VOCABULARY - SPECIALS_AND_BYTES, len(text) // 20))
 
 
-def adapter_rate(parameters: int, tokens: int) -> float:
-    """The learning rate for an adapter that reads so much text, on a base of so many parameters.
+@dataclass(frozen=True)
+class Recipe:
+    """How personas learn: the best of the table that `bench/personalize.py` measures, which takes it from here.
 
-    A base of the page's own making is small and knows a single text.
+    Fields are those of `LoraConfig` and `TrainingOptions`; `window` tokens, `steps` optimizer steps (about: whole
+    passes over the text, at most `max_epochs`). `patience` passes that made the end of the text no better end it.
     """
-    if parameters < WELL_READ_PARAMETERS:
-        return ADAPTER_LEARNING_RATE
-    return SHORT_TEXT_RATE if tokens < SHORT_TEXT else WELL_READ_RATE
+
+    targets: tuple[str, ...] = ("all-linear",)
+    r: int = 3
+    rank_pattern: Mapping[str, int] = field(default_factory=lambda: {"token_embedding": 8})
+    lora_alpha: float | None = None
+    lora_dropout: float = 0.0
+    dropout: float = 0.0
+    lr: float = 0.002
+    weight_decay: float = 0.0
+    window: int = 128
+    accum_steps: int = 8
+    steps: int = PERSONA_LENGTHS["normal"]
+    max_epochs: int = 30
+    patience: int = 3
+    seed: int = 1
+
+    @property
+    def tokens(self) -> int:
+        """How many of a text are of use: what the steps can read in `PASSES`."""
+        return max(1, self.steps // PASSES) * self.accum_steps * self.window
+
+    def windows(self, ids: Sequence[int]) -> list[Example]:
+        """Token ids as windows, in the order in which every pass reads them."""
+        windows = pack_windows(ids, self.window)
+        np.random.default_rng(self.seed).shuffle(windows)  # type: ignore[arg-type]
+        return windows
+
+    def epochs(self, windows: int) -> int:
+        """Passes over so many windows."""
+        per_epoch = math.ceil(windows / self.accum_steps)
+        return max(min(PASSES, self.steps), min(self.max_epochs, math.ceil(self.steps / per_epoch)))
+
+    def adapter(self, arch: Arch) -> LoraConfig:
+        """What kind of adapter; a small model's matrices get lower ranks."""
+        most = min(arch.d_model, arch.hidden_dim, arch.vocab_size)
+        ranks = {name: min(rank, most) for name, rank in self.rank_pattern.items()}
+        return LoraConfig(min(self.r, most), self.lora_alpha, self.targets, ranks, lora_dropout=self.lora_dropout)
+
+    def options(self, windows: int) -> dict[str, Any]:
+        """Those of a fit over so many windows."""
+        return {
+            "lr": self.lr, "weight_decay": self.weight_decay, "epochs": self.epochs(windows),
+            "accum_steps": self.accum_steps, "patience": self.patience, "dropout": self.dropout, **SCHEDULE,
+            "warmup_steps": 5, "max_grad_norm": 1.0, "loss_reduction": "token", "seed": self.seed,
+        }  # fmt: skip
 
 
-def steps_for(length: str, steps: int | None) -> int:
+def persona(parameters: int, tokens: int, length: str = "normal", steps: int | None = None) -> Recipe:
+    """The recipe for a text of so many tokens on a base of so many parameters.
+
+    A base of the page's own making is small and knows a single text. "long" does not stop early, but keeps the best.
+    """
+    rate = SHORT_TEXT_RATE if tokens < SHORT_TEXT else Recipe.lr
+    chosen = Recipe(lr=rate if parameters >= WELL_READ_PARAMETERS else ONE_TEXT_RATE)
+    chosen = replace(chosen, steps=steps_for(length, steps, PERSONA_LENGTHS))
+    return replace(chosen, patience=0, max_epochs=MAX_STEPS) if length == "long" or steps is not None else chosen
+
+
+def steps_for(length: str, steps: int | None, lengths: Mapping[str, int] = LENGTHS) -> int:
     """Optimizer steps, from a length's name or an explicit number. Raises InvalidArgumentError."""
     if steps is not None:
         return _integer("steps", steps, 1, MAX_STEPS)
-    if length not in LENGTHS:
-        raise InvalidArgumentError(f"length must be one of {', '.join(LENGTHS)}, got {length!r}")
-    return LENGTHS[length]
+    if length not in lengths:
+        raise InvalidArgumentError(f"length must be one of {', '.join(lengths)}, got {length!r}")
+    return lengths[length]
 
 
 @dataclass(frozen=True)

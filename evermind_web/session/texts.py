@@ -8,16 +8,21 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from evermind_web.batch import Example
 from evermind_web.errors import InvalidArgumentError
+from evermind_web.ops import IGNORE
 
 # Below this a text has too few words to learn from, or to hold anything out of.
 MIN_CHARACTERS = 200
 # More than the longest training reads; keeps a dropped 1 GB file from filling the memory of the page.
 MAX_BYTES = 64 * 1024 * 1024
 WINDOW = 64
+SCORED_WINDOW = 512  # tokens scored at once
 BATCH = 8
 HELD_OUT_FRACTION = 0.1
 MAX_HELD_OUT = 32 * WINDOW
@@ -95,11 +100,11 @@ class Split:
     unigram: float
 
 
-def split(ids: Sequence[int]) -> Split:
-    """Hold out the end of `ids`: a tenth, at most 2,048 ids. Raises InvalidArgumentError for fewer than 2 ids."""
+def split(ids: Sequence[int], part: float = HELD_OUT_FRACTION, most: int = MAX_HELD_OUT) -> Split:
+    """Hold out the end of `ids`: this part, at most so many. Raises InvalidArgumentError for fewer than 2 ids."""
     if len(ids) < 2:
         raise InvalidArgumentError(f"need at least 2 tokens, got {len(ids)}. Use a longer text.")
-    count = min(int(len(ids) * HELD_OUT_FRACTION), MAX_HELD_OUT)
+    count = min(int(len(ids) * part), most)
     cut = len(ids) - count if count >= 8 else len(ids)
     train = list(ids[:cut])
     return Split(train, list(ids[cut:]) or train[-MAX_HELD_OUT:], unigram_entropy(ids))
@@ -114,6 +119,16 @@ def unigram_entropy(ids: Sequence[int]) -> float:
 def windows_in_order(ids: Sequence[int]) -> list[list[int]]:
     """`ids` cut into neighbouring windows of 64 for measuring; a last one of a single id is left out."""
     return [w for w in (list(ids[i : i + WINDOW]) for i in range(0, len(ids), WINDOW)) if len(w) > 1]
+
+
+def scored_windows(ids: Sequence[int], reach: int) -> Iterator[Example]:
+    """Every token but the first is scored once, with at least `reach` tokens (all that the model can see) before it."""
+    array = np.asarray(ids, np.int32)
+    for start in range(0, len(array) - 1, SCORED_WINDOW):
+        first, last = max(0, start - reach), min(start + SCORED_WINDOW, len(array) - 1)
+        targets = array[first + 1 : last + 1].copy()
+        targets[: start - first] = IGNORE
+        yield Example(array[first:last], targets)
 
 
 def training_windows(
