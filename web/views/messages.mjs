@@ -10,6 +10,11 @@ export function showError(error) {
   open("error", sentence(error));
 }
 
+/** Several at once, of files most often, each of which names its own. @param {unknown[]} errors */
+export function showErrors(errors) {
+  open("error", errors.map(sentence).join(" "));
+}
+
 export function clearError() {
   part("error", HTMLElement).hidden = true;
 }

@@ -30,11 +30,12 @@ export function createWrite(em, store) {
       for await (const piece of em().generate(editor.text(), options)) {
         if (!editor.add(piece)) abort.abort();
       }
+      editor.end(true);
       store.set({ said: "Written." });
     } catch (error) {
       showError(error);
     } finally {
-      editor.end();
+      editor.end(false);
       store.set({ busy: "" });
     }
   }
@@ -144,8 +145,9 @@ function createEditor() {
       show();
       return true;
     },
-    end() {
-      if (writing && !added.data) mirror.append(nothing);
+    /** @param {boolean} whole it came to its end */
+    end(whole) {
+      if (whole && writing && !added.data) mirror.append(nothing);
       writing = false;
       mirror.removeAttribute("aria-busy");
       show();
