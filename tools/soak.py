@@ -209,6 +209,7 @@ def main() -> int:
     if unknown := set(names) - set(JOBS):
         say("soak", f"no such job: {', '.join(sorted(unknown))}; there are {', '.join(JOBS)}")
         return 2
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # small products, which threads only slow down
     try:
         jobs = JOBS | {"files": lambda: files(named.get("files", ""))}
         good = [jobs[name]() for name in names]  # all of them, whatever one of them finds

@@ -1,7 +1,7 @@
 """Kills a browser in the middle of its work and looks at what the next one finds in the same profile.
 
-The driver decides every change before it begins and hears of it after it is acknowledged, so it knows which states
-the store may be in after a kill: that of the last acknowledged change, or that of the one that had begun.
+The driver decides every change and hears when each begins, after the one before was acknowledged. So it knows which
+two states the store may be in after a kill: that of the last acknowledged change, or that of the one that had begun.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ WORK = """async (changes) => {
         if (change.do === "save") await store.saveMany(change.items.map(item), { replace: true });
         else if (change.do === "rename") await store.rename(change.name, change.to);
         else await store.delete(change.name);
-        await done(change.number);
     }
 }"""
 MIGRATE = """async (changes) => {
@@ -55,9 +54,7 @@ MIGRATE = """async (changes) => {
             return each(await cursor.continue());
         });
     };
-    await begins(0);
     const store = await openStore({ name: "power", migrations: [...MIGRATIONS, later] });
-    await done(0);
     await store.list();
 }"""
 LOOK = """async (migrated) => {
@@ -143,7 +140,7 @@ class Profile:
 
     def __init__(self, playwright: Playwright, folder: Path, address: str) -> None:
         self.playwright, self.folder, self.address = playwright, folder, address
-        self.began = self.acknowledged = -1
+        self.began, self.working = 0, asyncio.Event()
         self._process: asyncio.subprocess.Process | None = None
         self._browser: Any = None
 
@@ -165,15 +162,12 @@ class Profile:
         self._browser = await self.playwright.chromium.connect_over_cdp(f"http://127.0.0.1:{words[0]}")
         page: Page = await self._browser.contexts[0].new_page()
         await page.expose_function("begins", self._begins)
-        await page.expose_function("done", self._done)
         await page.goto(f"{self.address}__test__/blank.html")
         return page
 
     def _begins(self, number: int) -> None:
         self.began = number
-
-    def _done(self, number: int) -> None:
-        self.acknowledged = number
+        self.working.set()
 
     async def kill(self) -> None:
         """SIGKILL for the browser and every process of its own."""
@@ -191,33 +185,38 @@ class Profile:
 async def survive(profile: Profile, plan: Plan, kills: int, largest: int = 200_000) -> Counter[str]:
     """Kill the browser `kills` times while it changes the store; assert after each that nothing third is found.
 
-    Returns how many `kills`, changes `acknowledged`, states found `old` and `new`, and what was being done, as
-    "at save", "at import", "at replace", "at rename", "at delete", or "between" two changes.
+    Returns how many `kills`, changes `acknowledged`, states found `old` and `new`, and what was cut off: "at save",
+    "at import", "at replace", "at rename" or "at delete".
     """
     tally: Counter[str] = Counter()
     page = await profile.open()
     for _ in range(kills):
         base = len(plan.states) - 1
         changes = plan.extend(400, largest)
-        profile.began = profile.acknowledged = base
+        profile.working.clear()
         work = asyncio.create_task(page.evaluate(WORK, changes))
-        await asyncio.sleep(plan.random.uniform(0.05, 1.0))
+        await asyncio.wait_for(profile.working.wait(), 60)
+        await asyncio.sleep(plan.random.uniform(0.0, 0.8))
         await profile.kill()
         await asyncio.gather(work, return_exceptions=True)
         page = await profile.open()
         found = await page.evaluate(LOOK)
         state = {name: (size, crc) for name, (size, crc) in found["found"].items()}
-        allowed = {n: plan.states[n] for n in {profile.acknowledged, profile.began}}
-        # `changes` has those from `base` on; before the first one begins, nothing is in flight.
-        cut = changes[profile.began - base - 1]["what"] if profile.began > profile.acknowledged else ""
-        assert state in allowed.values(), f"neither old nor new after {cut or 'nothing'}"
+        began = profile.began
+        cut = changes[began - base - 1]["what"]
+        old, new = plan.states[began - 1], plan.states[began]
+        assert state in (old, new), f"neither old nor new after {cut}: {_difference(old, state)}"
         assert found["lost"] == 0, "bytes that belong to no record"
-        tally["kills"] += 1
-        tally["acknowledged"] += profile.acknowledged - base
-        tally["new" if state == allowed[profile.began] else "old"] += 1
-        tally[f"at {cut}" if cut else "between"] += 1
+        tally += Counter({"kills": 1, "acknowledged": began - 1 - base, f"at {cut}": 1})
+        tally["new" if state == new else "old"] += 1
         plan.forget(state)
     return tally
+
+
+def _difference(old: State, found: State) -> str:
+    lost, added = sorted(old.keys() - found.keys()), sorted(found.keys() - old.keys())
+    changed = sorted(name for name in old.keys() & found.keys() if old[name] != found[name])
+    return f"lost {lost}, added {added}, changed {changed} of {len(old)}"
 
 
 async def survive_migration(profile: Profile, plan: Plan, records: int) -> bool:
