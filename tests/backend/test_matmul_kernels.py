@@ -15,6 +15,7 @@ from evermind_web.backend.native_webgpu import NativeDevice
 from evermind_web.backend.numpy_backend import NumpyBackend
 from evermind_web.backend.webgpu_backend import WebGPUBackend
 from evermind_web.layout import moe_layout
+from tests.operands import draw_operand
 
 RTOL = 1e-4  # of the largest value of an output
 
@@ -35,12 +36,14 @@ MOE = [
 HEAD = [(1, 5, 37), (3, 12, 301), (40, 20, 37), (64, 64, 512), (65, 64, 301), (130, 192, 1000)]
 
 
-@pytest.fixture(scope="module", params=["tiles of 64", "tiles of 32", "software"])
+@pytest.fixture(scope="module", params=["tiles of 128", "tiles of 64", "tiles of 32", "software"])
 def gpu(request: pytest.FixtureRequest) -> Iterator[WebGPUBackend]:
     """A device on which every product is cut in the same way."""
     backend = WebGPUBackend(NativeDevice(), "wgpu")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tiles, "ENOUGH", 1 if request.param == "tiles of 64" else 1 << 30)
+        patch.setattr(tiles, "ENOUGH_TALL", 1 if request.param == "tiles of 128" else 1 << 30)
+        patch.setattr(tiles, "TALL_ROWS", 1)
         patch.setattr(tiles, "software", request.param == "software")
         patch.setattr(moe, "_LARGE", 1 if request.param == "tiles of 64" else 1 << 30)  # parts of long sums
         patch.setattr(tiles, "choose", lambda adapter_name: None)  # the backend would look at the adapter, a CPU
@@ -252,3 +255,24 @@ def test_head_repeats_bit_for_bit(gpu: WebGPUBackend) -> None:
     first = case.backward(gpu)
     for _ in range(3):
         assert all(one.tobytes() == other.tobytes() for one, other in zip(first, case.backward(gpu), strict=True))
+
+
+LORA = ("lora_down", "lora_outer", "lora_bwd", "lora_head_logits", "lora_head_xent_bwd")
+
+
+@pytest.mark.parametrize("name", LORA)
+@pytest.mark.parametrize("sizes", [(7, 12, 3, 37), (150, 36, 9, 301)], ids=str)
+def test_low_rank_products_equal_reference(
+    gpu: WebGPUBackend, cpu: NumpyBackend, name: str, sizes: tuple[int, int, int, int]
+) -> None:
+    letters, rng, op = dict(zip("NDRV", sizes, strict=True)), np.random.default_rng(4), ops.OPS[name]
+    ins, outs = (
+        [
+            draw_operand(arg.name, arg.dtype, tuple(ops.extent_of(dim, letters) for dim in arg.dims), letters, rng)
+            for arg in args
+        ]
+        for args in (op.ins, op.outs)
+    )
+    expected = run(cpu, op, ins, outs)
+    for arg, got, wanted in zip(op.outs, run(gpu, op, ins, outs), expected, strict=True):
+        close(got, wanted, arg.name)
