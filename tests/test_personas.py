@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+import evermind_web as ew
 from evermind_web.errors import EvermindError, FormatError, InvalidArgumentError
 from evermind_web.limbic.state import LIMBIC_DIM_NAMES, TRAITS
-from evermind_web.session import Face, Library, Session
+from evermind_web.session import Face, Library, Session, recipes
+from evermind_web.session.container import unpack
 from evermind_web.session.mood import EXPERIENCES, Mood
 from evermind_web.session.personas import Personas
 from evermind_web.session.recipes import Sampling
@@ -133,6 +135,68 @@ async def test_a_mix_of_everything_of_one_is_that_one() -> None:
     assert await written(made) == alone["Loud"]
     with pytest.raises(InvalidArgumentError, match="no adapter called"):
         session.set_mix({"Nobody": 1.0})
+
+
+async def test_an_embedding_only_persona_of_before_works_beside_new_ones() -> None:
+    made = await personas()
+    current = made.library.session.current
+    assert current is not None
+    old = ew.EvermindLMLoRA(current.model, rank=4)
+    old.adapter.B[:] = np.random.default_rng(1).normal(0, 0.1, old.adapter.B.shape)
+    await made.library.store.save("Old", old.serialize_adapter(), "adapter", current.fingerprint, {"training": {}})
+    again = Personas(Library(await Session.open("numpy"), made.library.store))
+    await again.library.load("Old")
+    alone = await written(again)
+    codec = current.tokenizer
+    assert alone.encode()[:8] == codec.decode(old.generate(codec.encode("The"), 16, 0.8)).encode()[:8]
+    again.library.session.set_mix({"Old": 0.5, "Wells": 0.5})
+    assert await written(again) not in (alone, await written(again, adapter="Wells"))
+    filename, data = await again.library.export_file("Old")
+    assert list(unpack(data, filename).files) == ["adapter.lora"]
+    result = await again.learn(TEXT.upper(), "Old", {"steps": 4, "go_on": True})
+    assert result["loss_after"] < result["loss_before"]
+    assert (await again.duplicate("Old"))["name"] == "Old 2"
+
+
+async def test_an_exported_persona_is_a_peft_folder_in_half_precision() -> None:
+    made = await personas()
+    session = made.library.session
+    assert session.current is not None
+    model, texts = session.current.model, [await written(made, adapter=None), await written(made)]
+    filename, data = await made.library.export_file("Wells")
+    files = unpack(data, filename).files
+    assert sorted(files) == ["adapter_config.json", "adapter_model.safetensors"]
+    lora = ew.LoraModel(model)
+    lora.load_adapter("Wells", files)  # its base is checked by fingerprint
+    assert set(lora.adapter("Wells").parts) == {
+        p.name for p in model.parameters() if p.name.endswith(("embedding.weight", "w1", "w2"))
+    }
+    values = sum(part.num_params() for part in lora.adapter("Wells").parts.values())
+    assert session.describe()["adapters"][0]["bytes"] == pytest.approx(2 * values, abs=8000)  # names
+    assert [await written(made, adapter=None), await written(made)] == texts
+
+
+async def test_what_helps_nothing_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = await personas()
+    monkeypatch.setattr(recipes, "ONE_TEXT_RATE", 30.0)
+    result = await made.learn(TEXT.upper(), "Ruin", {"steps": 2})
+    assert not result["kept"]
+    assert result["loss_after"] == result["loss_before"]
+    assert "writes as before" in result["notice"]
+    assert await written(made, adapter="Ruin") == await written(made, adapter=None)
+    before = await written(made, adapter="Wells")
+    assert not (await made.learn(TEXT.upper(), "Wells", {"steps": 2, "go_on": True}))["kept"]
+    assert await written(made, adapter="Wells") == before
+
+
+async def test_early_stop_ends_a_run_that_gains_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = await personas()
+    monkeypatch.setattr(recipes, "ONE_TEXT_RATE", 0.06)
+    result = await made.learn(OTHER, "Sated", {"length": "normal"})
+    record = result["record"]["held_out"]
+    assert result["steps"] < 40 < recipes.Recipe().epochs(11) * 2
+    assert not result["stopped"]
+    assert result["loss_after"] == pytest.approx(min(loss for _, loss in record), abs=1e-3)  # the best is kept
 
 
 async def test_three_sides_write_what_each_writes_alone() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from evermind_web.errors import DeviceLostError, EvermindError, InvalidArgumentError, WebGPUUnavailableError
 from evermind_web.formats.arch import Arch
 from evermind_web.session import Face, Library, Session, recipes
+from evermind_web.session.face import LABELS
 from evermind_web.session.recipes import Sampling, merges_for, steps_for
 from evermind_web.store import MemoryStore
 
@@ -250,6 +252,23 @@ async def test_errors_come_back_as_class_and_sentence(call: Call) -> None:
     assert (await call("load", name="Nobody"))["error"]["name"] == "RecordNotFoundError"
     with pytest.raises(AttributeError, match="no method shout"):
         await call("shout")
+
+
+async def test_messages_call_settings_as_the_page_does(call: Call) -> None:
+    await call("train", text=ALICE[:2000], options={"steps": 1})
+    for option, words in (("max_new_tokens", "number of tokens"), ("top_p", "Top p must"), ("min_p", "Min p must")):
+        answer = await call("generate", prompt="x", options={option: -1})
+        assert words in answer["error"]["message"]
+    answer = await call("generate", prompt="x", options={"repetition_penalty": 0})
+    assert answer["error"]["message"] == "Repetition must be above 0, got 0"
+    assert {f.name for f in fields(Sampling)} == {*LABELS, "seed"}
+
+
+@pytest.mark.parametrize(("wish", "words"), [("cuda", "no backend called “cuda”"), ("webgpu", "needs a browser")])
+async def test_a_backend_that_cannot_be_had_ends_on_numpy(wish: str, words: str, tmp_path: Path) -> None:
+    info = json.loads((await Face.open(json.dumps({"backend": wish, "store": str(tmp_path)}))).info())
+    assert info["backend"] == "numpy"
+    assert words in info["fallback_reason"]
 
 
 async def test_stop_reaches_the_call_it_names_and_no_other(call: Call) -> None:

@@ -93,8 +93,10 @@ async def test_rename_and_delete_follow_into_memory() -> None:
         await library.rename("Lewis", "H. G.")
     assert await names(library) == {"Lewis": "base", "H. G.": "adapter"}
     text = await written(library)
-    described = await library.delete("Lewis")
-    assert not described["model"]["saved"]
+    deleted = await library.delete("Lewis")
+    assert deleted["needing"] == ["H. G."]
+    assert not deleted["session"]["model"]["saved"]
+    assert [(i["name"], i["base"]) for i in await library.items()] == [("H. G.", "")]
     assert await written(library) == text  # what is in memory stays
     assert [r.kind for r in await library.store.list()] == ["adapter"]  # the tokenizer went with its model
     with pytest.raises(StorageError, match="not in this browser"):
@@ -111,7 +113,7 @@ async def test_deleting_by_mistake_can_be_undone() -> None:
     text = await written(library)
     for name in ("Wells", "Alice"):
         filename, data = await library.export_file(name)
-        described = await library.delete(name)
+        described = (await library.delete(name))["session"]
         assert not all(x["saved"] for x in (described["model"], *described["adapters"]))
         imported = await library.import_file(data, filename)
         assert imported["name"] == name
@@ -137,7 +139,7 @@ async def test_two_models_that_share_a_tokenizer_keep_it_until_the_last_goes() -
     filename, data = await library.export_file("Alice")
     assert (await library.import_file(data, filename))["name"] == "Alice 2"
     assert len([r for r in await library.store.list() if r.kind == "tokenizer"]) == 1
-    await library.delete("Alice")
+    assert (await library.delete("Alice"))["needing"] == []
     assert (await library.load("Alice 2"))["model"]["name"] == "Alice 2"
     await library.delete("Alice 2")
     assert await library.store.list() == []

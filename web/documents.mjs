@@ -33,22 +33,28 @@ function fromJson(json, filename) {
   } catch {
     throw new Error(`${filename} is not valid JSON. Export the chat again, or choose a .txt file.`);
   }
-  /** @type {string[]} */
-  const found = [];
-  collect(data, Array.isArray(data), found);
+  const found = collect(data);
   if (!found.length) throw new Error(`${filename} holds no messages that this page knows. Choose a chat export or a .txt file.`);
   return tidy(found.join("\n"));
 }
 
-/** @param {unknown} value @param {boolean} wanted whether it stands under a text's key @param {string[]} found */
-function collect(value, wanted, found) {
-  if (typeof value === "string") {
-    if (wanted && value.trim()) found.push(value.trim());
-  } else if (Array.isArray(value)) {
-    for (const item of value) collect(item, wanted, found);
-  } else if (value && typeof value === "object") {
-    for (const [key, item] of Object.entries(value)) collect(item, TEXT_KEYS.has(key), found);
+/** What stands under a text's key, in its order; with a list of its own, since some files nest deeper than calls can. @param {unknown} data */
+function collect(data) {
+  /** @type {string[]} */
+  const found = [];
+  /** @type {[unknown, boolean][]} */
+  const waiting = [[data, Array.isArray(data)]];
+  for (let next = waiting.pop(); next; next = waiting.pop()) {
+    const [value, wanted] = next;
+    if (typeof value === "string") {
+      if (wanted && value.trim()) found.push(value.trim());
+    } else if (Array.isArray(value)) {
+      for (let i = value.length - 1; i >= 0; i--) waiting.push([value[i], wanted]);
+    } else if (value && typeof value === "object") {
+      for (const [key, item] of Object.entries(value).reverse()) waiting.push([item, TEXT_KEYS.has(key)]);
+    }
   }
+  return found;
 }
 
 /** @param {string} text */

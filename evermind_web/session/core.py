@@ -163,6 +163,8 @@ class Session:
                 result = await self._fit(fitting)
                 kept = result["stopped"] or result["loss_after"] < result["loss_before"]
                 result |= {"characters": len(text), "kept": kept, "recipe": asdict(recipe)}
+                if not kept:
+                    result["loss_after"] = result["loss_before"]
                 if result["steps"]:
                     learned = adapter_file.taken(fitting.learner.model, learning.NAME, fingerprint) if kept else start
                     self._require_model().put(Adapter(name, learned, dict(result)))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from evermind_web.backend.base import Backend
-from evermind_web.backend.request import request_backend
-from evermind_web.errors import BackendError, InvalidArgumentError
+from evermind_web.backend.request import NAMES, request_backend
+from evermind_web.errors import BackendError
 
 # Adapters that have no GPU behind them.
 SOFTWARE = re.compile("swiftshader|llvmpipe|lavapipe|softpipe|basic render", re.IGNORECASE)
@@ -32,7 +32,9 @@ async def open_backend(name: str | None, software: bool = False) -> tuple[Backen
 
 async def open_wished(name: str | None) -> tuple[Backend, str]:
     """As `open_backend`, but a wish that cannot be had ends on NumPy too, with the reason."""
+    if name is not None and name not in NAMES:
+        return await request_backend("numpy"), f"there is no backend called “{name}”: choose webgpu or numpy"
     try:
         return await open_backend(name)
-    except (BackendError, InvalidArgumentError) as error:
-        return await request_backend("numpy"), f"{name} was asked for, but cannot be had: {error}"
+    except BackendError as error:
+        return await request_backend("numpy"), str(error)

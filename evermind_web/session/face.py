@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import json
+import re
 from collections.abc import Callable
 from contextlib import aclosing
 from typing import Any
@@ -29,6 +30,18 @@ Arguments = dict[str, Any]
 JOBS = frozenset({"train", "personalize", "generate", "compare", "token_shares", "expert_shares"})
 
 LEARNING = frozenset({"train", "personalize"})
+# What options are called on the page, for messages.
+LABELS = {
+    "max_new_tokens": "Tokens",
+    "temperature": "Temperature",
+    "top_k": "Top k",
+    "top_p": "Top p",
+    "min_p": "Min p",
+    "repetition_penalty": "Repetition",
+    "frequency_penalty": "Frequency",
+    "presence_penalty": "Presence",
+}
+_OPTION = re.compile(rf"^({'|'.join(LABELS)})\b")
 
 
 class Face:
@@ -78,7 +91,8 @@ class Face:
             value, payload = result if isinstance(result, tuple) else (result, b"")
             return json.dumps({"value": value}), payload
         except EvermindError as error:
-            return json.dumps({"error": {"name": type(error).__name__, "message": str(error)}}), b""
+            message = _OPTION.sub(lambda found: LABELS[found[1]], str(error))
+            return json.dumps({"error": {"name": type(error).__name__, "message": message}}), b""
 
     def stop(self, call_id: int) -> None:
         """Stop the call `call_id` if it runs. Without effect on any other."""

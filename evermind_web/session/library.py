@@ -161,7 +161,11 @@ class Library:
         return self.session.describe()
 
     async def delete(self, name: str) -> dict[str, Any]:
-        """Delete a saved model or adapter. What is in memory stays, now unsaved; adapters of a model stay saved."""
+        """Delete a saved model or adapter. What is in memory stays, now unsaved.
+
+        Adapters of a model stay saved too, since what they learned is the user's own work; `needing` in the result
+        names those that cannot be used until their model is back. `session` is its description.
+        """
         records = {r.name: r for r in await self.store.list()}
         await self.store.delete(name)
         record = records.pop(name, None)
@@ -176,7 +180,9 @@ class Library:
                 current.saved = False
             elif record.kind == "adapter" and name in current.adapters:
                 current.adapters[name].saved = False
-        return self.session.describe()
+        left = (r for r in await self.items() if record is not None and r["fingerprint"] == record.base_fingerprint)
+        needing = [r["name"] for r in left if r["kind"] == "adapter" and not r["base"]]
+        return {"needing": needing, "session": self.session.describe()}
 
     async def drop_unused_texts(self) -> None:
         """Delete texts that no persona keeps any more."""

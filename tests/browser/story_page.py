@@ -13,6 +13,25 @@ STORY_MS = config.STORY_TIMEOUT_MS
 LOSSES = re.compile(r"Loss on text it has not seen: ([\d.]+) → ([\d.]+) \(guessing by frequency: ([\d.]+)\)")
 
 
+# What this browser holds for the page: rows of each table of its databases, models in caches, settings.
+HELD = """async () => {
+    const held = { settings: localStorage.length, cached: 0 };
+    for (const { name } of await indexedDB.databases()) {
+        const opening = indexedDB.open(name);
+        await new Promise((done) => (opening.onsuccess = done));
+        for (const table of opening.result.objectStoreNames) {
+            const counting = opening.result.transaction(table).objectStore(table).count();
+            await new Promise((done) => (counting.onsuccess = done));
+            held[table] = counting.result;
+        }
+        opening.result.close();
+    }
+    for (const cache of await caches.keys())
+        for (const { url } of await (await caches.open(cache)).keys()) held.cached += /models/.test(url);
+    return held;
+}"""
+
+
 class StoryPage:
     """One tab of the demo page; `touch`: of a phone, where things are tapped."""
 
@@ -39,7 +58,7 @@ class StoryPage:
         await self.part(f"{job}-length").select_option("long")
         await self.press(self.part(f"{job}-start"))
         status = self.part(f"{job}-status")
-        await expect(status).to_have_text(re.compile(rf"step ([{steps}-9]|\d\d+) of 600"), timeout=STORY_MS)
+        await expect(status).to_have_text(re.compile(rf"step ([{steps}-9]|\d\d+) of \d+"), timeout=STORY_MS)
         await self.press(self.part(f"{job}-stop"))
         await expect(status).to_have_text(re.compile("Stopped and kept"), timeout=STORY_MS)
         found = LOSSES.search(await status.inner_text())
@@ -79,6 +98,11 @@ class StoryPage:
         path = folder / file.suggested_filename
         await file.save_as(path)
         return path
+
+    async def held(self) -> dict[str, int]:
+        """How much this browser holds for the page, counted in its stores themselves."""
+        found: dict[str, int] = await self.page.evaluate(HELD)
+        return found
 
     async def expect_error(self, words: str, within: float = config.ACTION_TIMEOUT_MS) -> None:
         """The message box says this, in `within` ms; then it is closed."""

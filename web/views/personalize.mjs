@@ -31,6 +31,7 @@ export function createPersonalize(em, studio, store, record, refresh) {
   );
   const name = part("adapter-name", HTMLInputElement);
   const length = part("personalize-length", HTMLSelectElement);
+  let hadBackend = false;
   const goOn = part("go-on", HTMLInputElement);
   const colour = part("adapter-colour", HTMLInputElement);
   let learned = "";
@@ -100,6 +101,8 @@ export function createPersonalize(em, studio, store, record, refresh) {
     toggle.checked = Boolean(session?.activeAdapter);
     toggle.disabled = select.disabled = !chosen || busy !== "";
     run.enable(ready && Boolean(session?.model));
+    if (session && !hadBackend) length.value = session.backend === "numpy" ? "quick" : "normal"; // seconds on a GPU
+    hadBackend = Boolean(session);
     const hasModel = Boolean(session?.model);
     if (hasModel !== hadModel) run.say(hasModel ? "No second text learned yet." : "Needs a model: teach or load one first.");
     hadModel = hasModel;

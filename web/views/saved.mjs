@@ -1,8 +1,8 @@
 // Step 4: what is kept in this browser, and files in and out.
 
-import { ask, make, part, query } from "./dom.mjs";
+import { ask, make, part, query, sentence } from "./dom.mjs";
 import * as format from "./format.mjs";
-import { clearError, showError, showNotice } from "./messages.mjs";
+import { clearError, showError, showErrors, showNotice } from "./messages.mjs";
 import { download } from "./record.mjs";
 import { createStorage, showStorage } from "./storage.mjs";
 import { replaceUnsaved } from "./teach.mjs";
@@ -106,9 +106,9 @@ function createActions(em, studio, store, act) {
     remove: (item) =>
       act(async () => {
         const kept = await studio().snapshot(item.name);
-        await em().delete(item.name);
+        const { needing } = await em().request("delete", { name: item.name });
         if (localStorage.getItem(REMEMBERED) === item.name) localStorage.removeItem(REMEMBERED);
-        showNotice(`Deleted ${item.name}.`, () => void act(async () => void (await studio().putBack(kept))));
+        showNotice(`Deleted ${item.name}.${staying(needing)}`, () => void act(async () => void (await studio().putBack(kept))));
       }),
     /** @param {SavedItem} item */
     download: (item) =>
@@ -119,9 +119,17 @@ function createActions(em, studio, store, act) {
   };
 }
 
+/** What becomes of the personas of a deleted model. @param {string[]} names */
+function staying(names) {
+  if (!names.length) return "";
+  const [verb, need, they] = names.length === 1 ? ["stays", "needs", "it"] : ["stay", "need", "they"];
+  return ` ${new Intl.ListFormat("en").format(names)} ${verb} here, but ${need} this model: ${they} can be used again once it is back.`;
+}
+
 /** @param {SavedItem} item @param {Actions} actions @param {boolean} busy @param {boolean} current */
 function row(item, actions, busy, current) {
-  const kind = item.kind === "base" ? "Model with its tokenizer" : `Adapter of ${item.base || "a model that is not here"}`;
+  const orphan = item.kind === "adapter" && !item.base;
+  const kind = item.kind === "base" ? "Model with its tokenizer" : `Adapter of ${item.base || "a model that is not here: bring it back to use this one"}`;
   const details = [kind, format.size(item.bytes), format.date(item.modified)];
   if (item.training.lossAfter) details.push(`loss ${item.training.lossAfter.toFixed(2)}`);
   /** @param {string} text @param {string} testid @param {(item: SavedItem) => void} action */
@@ -135,6 +143,7 @@ function row(item, actions, busy, current) {
   };
   const title = make("p", { class: "name" }, make("span", { text: item.name }));
   if (current) title.append(" ", make("span", { class: "tag", text: "in use" }));
+  if (orphan) title.append(" ", make("span", { class: "tag", text: "needs its model" }));
   const element = make(
     "li",
     { testid: "saved-item" },
@@ -159,16 +168,26 @@ function inMemory(session, item) {
   return session?.activeAdapter === item.name && session.model?.fingerprint === item.fingerprint;
 }
 
-/** A file exported here, or a bare checkpoint together with its tokenizer.json. @param {Evermind} em @param {File[]} chosen */
+/** Files exported here, each on its own, or a bare checkpoint together with its tokenizer.json. @param {Evermind} em @param {File[]} chosen */
 async function importFiles(em, chosen) {
   const tokenizer = chosen.find((file) => file.name.endsWith(".json"));
   const others = chosen.filter((file) => file !== tokenizer);
   // An adapter needs its model: models go first, whatever the order of the names.
   others.sort((a, b) => Number(ADAPTER_FILE.test(a.name)) - Number(ADAPTER_FILE.test(b.name)));
+  const done = [];
+  const failures = [];
   for (const file of others.length || !tokenizer ? others : [tokenizer]) {
-    const { kind, name, notice } = await em.importFile(file, tokenizer);
-    showNotice([`Imported the ${kind === "base" ? "model" : "adapter"} ${name}.`, notice].filter(Boolean).join(" "));
+    try {
+      const { kind, name, notice } = await em.importFile(file, tokenizer);
+      done.push(`Imported the ${kind === "base" ? "model" : "adapter"} ${name}.`, notice);
+    } catch (error) {
+      // A message that does not say which file it is about gets its name.
+      const text = sentence(error);
+      failures.push(text.includes(file.name) ? text : `${file.name}: ${text}`);
+    }
   }
+  if (done.length) showNotice(done.filter(Boolean).join(" "));
+  if (failures.length) showErrors(failures);
 }
 
 /** @param {string} name */

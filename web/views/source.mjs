@@ -3,7 +3,7 @@
 import { proseOf } from "../documents.mjs";
 import { make, part, query } from "./dom.mjs";
 import * as format from "./format.mjs";
-import { clearError, showError, showNotice } from "./messages.mjs";
+import { clearError, showError, showErrors, showNotice } from "./messages.mjs";
 
 // What a text box still handles well; training reads at most this much of a text anyway.
 const MAX_SHOWN = 1_000_000;
@@ -52,18 +52,20 @@ export function createSource(ids, sample, readText, onSample = () => {}) {
     return make("li", {}, make("span", { class: "grow", text: `${piece.title} · ${format.count(piece.text)}` }), remove);
   }
 
-  /** Read files; one that cannot be read is named, and the others are taken. @param {File[]} chosen */
+  /** Read files; those that cannot be read are named, and the others are taken. @param {File[]} chosen */
   async function take(chosen) {
     if (!chosen.length) return;
     clearError();
     const taken = [];
+    const failures = [];
     for (const one of chosen) {
       try {
         taken.push({ title: one.name, text: proseOf(await readText(one), one.name) });
       } catch (error) {
-        showError(error);
+        failures.push(error);
       }
     }
+    if (failures.length) showErrors(failures);
     if (!taken.length) return;
     pieces = taken;
     show();
