@@ -30,7 +30,7 @@ from tools.common import CACHE, ROOT, say
 FOLDER = CACHE / "soak"
 FIGURES = ROOT / "docs" / "reliability.jsonl"
 FILES, CHUNK = 100_000, 1_000  # broken files a parser, in runs of so many with a seed each
-POINTS, POINTS_A_RUN = 1_000, 100  # moments at which a device is lost
+POINTS, POINTS_A_RUN = 300, 50  # moments at which a device is lost
 KILLS, MIGRATIONS, KILLS_A_PROFILE = 280, 20, 10
 STEPS, GENERATIONS = 10_000, 2_000
 
