@@ -97,6 +97,7 @@ async def test_rename_and_delete_follow_into_memory() -> None:
     assert deleted["needing"] == ["H. G."]
     assert not deleted["session"]["model"]["saved"]
     assert [(i["name"], i["base"]) for i in await library.items()] == [("H. G.", "")]
+    assert not (await library.load("H. G."))["model"]["saved"]  # its model is still in memory
     assert await written(library) == text  # what is in memory stays
     assert [r.kind for r in await library.store.list()] == ["adapter"]  # the tokenizer went with its model
     with pytest.raises(StorageError, match="not in this browser"):

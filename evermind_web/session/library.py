@@ -98,11 +98,14 @@ class Library:
             record, data = await self.store.load(name)
             if record.kind not in ("base", "adapter"):
                 raise InvalidArgumentError(f"“{name}” is a {record.kind}, not a model or adapter.")
-            base = record if record.kind == "base" else await self._base_of(record)
             current = self.session.current
-            if current is None or current.fingerprint != base.base_fingerprint:
-                current = await self._load_set(base, data if base is record else None)
-            current.name, current.saved = base.name, True
+            here = current is not None and current.fingerprint == record.base_fingerprint
+            if not (here and record.kind == "adapter"):  # whose model may be in memory only
+                base = record if record.kind == "base" else await self._base_of(record)
+                if current is None or not here:
+                    current = await self._load_set(base, data if base is record else None)
+                current.name, current.saved = base.name, True
+            assert current is not None
             await self._add_adapters(current)
             self.session.adopt(current, name if record.kind == "adapter" else None)
             return self.session.describe()

@@ -6,10 +6,11 @@ import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, BrowserContext, Page, Route, expect
 
-from tests.browser.conftest import PageLog, open_context
+from tests.browser.conftest import PageLog, check, open_context
 from tests.browser.story_page import StoryPage
 
 NUMPY = "/?backend=numpy"  # what the page says is the same on both, and NumPy starts faster
@@ -61,6 +62,51 @@ async def test_ck1_ck8_bad_files_are_called_what_they_are(story: StoryPage, tmp_
         await story.part("import-file").set_input_files(path)
         await story.expect_error(words)
     await expect(story.part("saved-item")).to_have_count(1)
+
+
+async def test_one_bad_file_of_several_stops_no_other(story: StoryPage, tmp_path: Path) -> None:
+    await story.part("personalize-text").fill(TEXT.upper())
+    await story.part("adapter-name").fill("Loud")
+    await story.learn("personalize", 1)
+    await story.save("Times")
+    good = [await story.export(name, tmp_path) for name in ("Loud", "Times")]
+    await story.item("Times").get_by_test_id("delete").click()
+    await expect(story.part("notice")).to_contain_text("Deleted Times. Loud stays here, but needs this model")
+    await expect(story.item("Loud")).to_contain_text("needs its model")
+    await story.load("Loud")  # its model is still in memory
+    await story.page.reload()
+    await story.ready()
+    await story.item("Loud").get_by_test_id("load").click()
+    await story.expect_error("model that “Loud” was trained on is not in this browser. Import that model")
+    bad = [tmp_path / "a.model.zip", tmp_path / "b.adapter.zip"]
+    for path in bad:
+        path.write_bytes(good[0].read_bytes()[:3000])
+    await story.part("import-file").set_input_files([bad[0], bad[1], *good])
+    await expect(story.part("notice")).to_contain_text(re.compile("the model Times.*the adapter Loud 2"))
+    await story.expect_error(r"a\.model\.zip is damaged.*b\.adapter\.zip is damaged")
+    await expect(story.item("Loud")).to_contain_text("Adapter of Times")
+    await expect(story.item("Loud")).not_to_contain_text("needs its model")
+
+    deep = tmp_path / "deep.json"
+    deep.write_text('{"a": [' * 50_000 + '{"text": "at the very bottom"}' + "]}" * 50_000, encoding="utf-8")
+    for name in ("bad.json", "worse.json"):
+        (tmp_path / name).write_text("{", encoding="utf-8")
+    files = [tmp_path / "bad.json", deep, tmp_path / "worse.json"]
+    await story.part("personalize-file").set_input_files(files)
+    await expect(story.part("personalize-text")).to_have_value("at the very bottom")
+    await story.expect_error(r"bad\.json is not valid JSON.*worse\.json is not valid JSON")
+
+
+async def test_a_refused_setting_is_named_as_on_the_page_and_ends_nothing(story: StoryPage) -> None:
+    await story.part("max-tokens").fill("1")
+    await story.write()
+    text = await story.part("output").inner_text()
+    await story.part("reject").click()
+    await story.page.locator("#sampling summary").click()
+    await story.part("repetition-penalty").fill("-1")
+    await story.part("generate").click()
+    await story.expect_error("^Repetition must be above 0")
+    assert "(nothing more)" not in await story.part("output").inner_text() + text
 
 
 async def test_tr13_an_adapter_of_another_base_is_refused(story: StoryPage, tmp_path: Path) -> None:
@@ -173,6 +219,26 @@ async def test_gp6_learning_survives_a_lost_gpu(page: Page) -> None:
     await story.part("max-tokens").fill("8")
     await story.write()
     assert await story.part("output").inner_text() == learned
+
+
+@pytest.mark.parametrize(("wish", "words"), [("cuda", "no backend called “cuda”"), ("webgpu", "WebGPU not available")])
+async def test_a_backend_that_cannot_be_had_is_said_plainly(
+    wish: str, words: str, browser_without_webgpu: Browser, server: str
+) -> None:
+    context = await open_context(browser_without_webgpu, server)
+    try:
+        page = await context.new_page()
+        log = PageLog(page, server)
+        story = StoryPage(page)
+        await story.open(f"/?backend={wish}")
+        await expect(story.part("backend")).to_contain_text("NumPy")
+        await expect(page.locator("#backend-reason")).to_contain_text(
+            re.compile(f"{words}.*only slower", re.IGNORECASE)
+        )
+        await expect(story.part("personalize-length")).to_have_value("quick")
+        check(log)
+    finally:
+        await context.close()
 
 
 async def test_py6_the_page_needs_no_jspi(page: Page) -> None:

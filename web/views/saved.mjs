@@ -83,7 +83,8 @@ function createActions(em, studio, store, act) {
     /** @param {SavedItem} item */
     load: (item) =>
       act(async () => {
-        if (!(await replaceUnsaved(store, `Load ${item.name} in its place?`))) return;
+        const same = store.get().session?.model?.fingerprint === item.fingerprint; // then what is in memory stays
+        if (!same && !(await replaceUnsaved(store, `Load ${item.name} in its place?`))) return;
         store.set({ busy: "load" });
         try {
           await em().load(item.name);
