@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from evermind_web.checks import whole_number
 from evermind_web.errors import InvalidArgumentError
 from evermind_web.layout import padded
 from evermind_web.ops import IGNORE
@@ -67,15 +68,23 @@ class Batch:
         return self.ids[2, : len(self.weights)]
 
 
-def check_tokens(tokens: Tokens, vocab_size: int) -> I32:
-    """Ids as int32 (T); InvalidArgumentError for anything but a flat list of whole numbers in the vocabulary."""
-    array = np.asarray(tokens)
-    if array.size == 0:
+def flat_ids(tokens: Tokens) -> NDArray[Any]:
+    """Whole numbers (T), of any integer dtype; InvalidArgumentError for anything but a flat list of them."""
+    try:
+        array = np.asarray(tokens)
+    except ValueError:  # lists of several lengths
+        array = np.zeros((0, 0), object)
+    if array.ndim == 1 and array.size == 0:
         return np.zeros(0, np.int32)
     if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise InvalidArgumentError(
-            f"tokens must be a flat list of int ids, got {array.dtype} of shape {array.shape}; encode the text first"
-        )
+        got = f"{array.dtype} of shape {array.shape}" if array.dtype.kind in "iufb" else type(tokens).__name__
+        raise InvalidArgumentError(f"tokens must be a flat list of int ids, got {got}; encode the text first")
+    return array
+
+
+def check_tokens(tokens: Tokens, vocab_size: int) -> I32:
+    """Ids as int32 (T); InvalidArgumentError for anything but a flat list of whole numbers in the vocabulary."""
+    array = flat_ids(tokens)
     bad = np.flatnonzero((array < 0) | (array >= vocab_size))
     if bad.size:
         at = int(bad[0])
@@ -102,6 +111,15 @@ def check_item(sequence: Tokens | Example, vocab_size: int) -> Item:
         raise InvalidArgumentError(f"targets must be as long as tokens ({len(tokens)}), got shape {targets.shape}")
     check_tokens(targets[targets != IGNORE], vocab_size)
     return Item(tokens, targets.astype(np.int32))
+
+
+def check_items(sequences: Sequence[Tokens | Example], vocab_size: int) -> list[Item]:
+    """`check_item` of each; InvalidArgumentError also for what is no list of sequences."""
+    if isinstance(sequences, (str, bytes, Example)) or not isinstance(sequences, Iterable):
+        raise InvalidArgumentError(
+            f"sequences must be a list of token lists or Examples, got {type(sequences).__name__}; see pack_windows"
+        )
+    return [check_item(sequence, vocab_size) for sequence in sequences]
 
 
 def make_batch(items: Sequence[Item], weights: Sequence[float], multiple: int = 1) -> Batch:
@@ -190,9 +208,9 @@ def pack_windows(ids: Tokens, window: int, stride: int | None = None) -> list[Ex
     T+1 tokens give exactly one window of T; a shorter text gives one shorter window. A smaller `stride` lets windows
     overlap; what overlaps is scored again. Raises InvalidArgumentError for fewer than 2 tokens.
     """
-    array, step = np.asarray(ids), window if stride is None else stride
-    if window < 1 or step < 1:
-        raise InvalidArgumentError(f"window and stride must be at least 1, got {window} and {step}")
+    array, step = flat_ids(ids), whole_number("window", window)
+    if stride is not None:
+        step = whole_number("stride", stride)
     if len(array) < 2:
         raise InvalidArgumentError(f"need at least 2 tokens, got {len(array)}; give a longer text")
     starts = range(0, len(array) - 1, step)

@@ -6,7 +6,6 @@ Scores are sums over predictions in float64, from float32 logits: position t pre
 from __future__ import annotations
 
 import math
-import operator
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from evermind_web.checks import checked, whole_number
 from evermind_web.environment import run_blocking
 from evermind_web.errors import InvalidArgumentError
 from evermind_web.model import Codec, EvermindLM
@@ -48,19 +48,20 @@ def bits_per_token(cross_entropy: float) -> float:
     return cross_entropy / math.log(2)
 
 
+@checked
 def top_k_indices(logits: npt.ArrayLike, k: int) -> list[int]:
     """Indices of the k largest logits, largest first, equal ones in order; NaN and −∞ are never picked.
 
     k above the number of logits takes all. InvalidArgumentError if k is not a whole number ≥ 1.
     """
     values = np.asarray(logits, np.float32).ravel()
-    if _whole(k, "k") < 1:
-        raise InvalidArgumentError(f"k must be at least 1, got {k}")
+    whole_number("k", k)
     ranked = np.where(np.isnan(values), -np.inf, values)
     order = np.argsort(-ranked, kind="stable")[:k]
     return [int(i) for i in order if ranked[i] > -np.inf]
 
 
+@checked
 def cross_entropy_loss(logits: npt.ArrayLike, target: int) -> float:
     """−ln softmax(logits)[target], float64 arithmetic on float32 logits (V,)."""
     values = np.asarray(logits, np.float32).ravel().astype(np.float64)
@@ -68,6 +69,7 @@ def cross_entropy_loss(logits: npt.ArrayLike, target: int) -> float:
     return float(_losses(values[None], np.array([target]))[0])
 
 
+@checked
 def cross_entropy_grad(logits: npt.ArrayLike, target: int) -> npt.NDArray[np.float32]:
     """Gradient of `cross_entropy_loss` by the logits, float32 (V,): softmax minus one at the target."""
     values = np.asarray(logits, np.float32).ravel().astype(np.float64)
@@ -103,8 +105,7 @@ class _Score:
     """Sums over predictions."""
 
     def __init__(self, top_k: int, byte_lengths: npt.NDArray[np.int64] | None) -> None:
-        if _whole(top_k, "top_k") < 1:
-            raise InvalidArgumentError(f"top_k must be at least 1, got {top_k}")
+        whole_number("top_k", top_k)
         self.top_k, self.byte_lengths = top_k, byte_lengths
         self.sequences = self.tokens = self.first = self.among = self.num_bytes = 0
         self.loss = self.elapsed_ms = 0.0
@@ -157,6 +158,7 @@ def _clock() -> float:
     return time.perf_counter() * 1000
 
 
+@checked
 def benchmark_model(
     model: Any,
     sequences: Sequence[Sequence[int]],
@@ -178,8 +180,9 @@ def benchmark_model(
     return score.report(measure_latency)
 
 
+@checked
 async def benchmark_model_async(
-    model: EvermindLM,
+    model: Any,
     sequences: Sequence[Sequence[int]],
     top_k: int = 5,
     measure_latency: bool = True,
@@ -206,6 +209,7 @@ async def benchmark_text_async(model: EvermindLM, codec: Codec, corpus: str, **o
     return await benchmark_model_async(model, sequences, byte_lengths=token_byte_lengths(codec), **options)
 
 
+@checked
 def corpus_to_sequences(corpus: str, codec: Codec) -> list[list[int]]:
     """Token ids of each sentence (ended by a full stop and white space) that has two tokens or more."""
     sentences = (SPACE_AROUND.sub("", part) for part in SENTENCE_GAP.split(corpus))
@@ -305,6 +309,7 @@ def split_held_out(
     return shuffled[count:], shuffled[:count]
 
 
+@checked
 async def train_and_benchmark_async(
     corpus: str,
     num_merges: int = 100,
@@ -372,13 +377,6 @@ def _ranks(rows: npt.NDArray[np.float64], targets: npt.NDArray[np.int64]) -> npt
     return np.where(own[:, 0] > -np.inf, ranks, rows.shape[1])
 
 
-def _whole(value: Any, name: str) -> int:
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise InvalidArgumentError(f"{name} must be a whole number, got {value!r}") from None
-
-
 def _check_target(target: int, size: int) -> None:
-    if not 0 <= _whole(target, "target") < size:
+    if not 0 <= target < size:
         raise InvalidArgumentError(f"target {target} is outside the {size} logits")

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evermind_web.backend.base import Backend, Buf
+from evermind_web.checks import check_finite, checked, disposed
 from evermind_web.environment import run_blocking
 from evermind_web.errors import InvalidArgumentError
 from evermind_web.flat_vector import FlatVector
@@ -90,14 +91,16 @@ class FlatModel:
         """Set all gradients to 0."""
         self.flat_grads.zero()
 
+    @checked
     def set_parameter(self, name: str, array: NDArray[Any]) -> None:
-        """Overwrite one tensor by its name. Raises InvalidArgumentError for an unknown name or another shape."""
+        """Overwrite one tensor by its name. Raises InvalidArgumentError for an unknown name, another shape, or NaN."""
         spec = self.table.by_name.get(name)
         if spec is None:
             raise InvalidArgumentError(f"no parameter is named {name!r}; parameters() lists the names")
         values = np.asarray(array, np.float32)
         if values.shape != spec.shape:
             raise InvalidArgumentError(f"{name}: expected shape {spec.shape}, got {values.shape}")
+        check_finite(name, values)
         view = self.flat.view(spec.padded_offset, spec.shape)
         self.backend.write(view, values)
         self.backend.free(view)
@@ -125,3 +128,4 @@ class FlatModel:
             self.backend.free(buf)
         self._bufs.clear()
         self._flat_grads = None
+        self.backend = disposed(type(self).__name__)

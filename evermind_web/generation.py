@@ -17,11 +17,12 @@ import numpy as np
 from evermind_web import ops
 from evermind_web.backend.base import Array, Backend, Buf, Reading
 from evermind_web.batch import I32, make_batch, next_token_item
+from evermind_web.checks import check_fields, whole_number
 from evermind_web.errors import InvalidArgumentError, NonFiniteError
 from evermind_web.formats.arch import Arch
 from evermind_web.network import Tape, Views, forward
 from evermind_web.pace import Pace
-from evermind_web.params import F32, whole_number
+from evermind_web.params import F32
 from evermind_web.rng import SeededRng, check_seed
 
 NOT_FINITE, NO_CANDIDATE = -1, -2  # what `ops.sample` writes in place of a token
@@ -54,12 +55,13 @@ class GenerationConfig:
     stop_tokens: Sequence[int] = ()
 
     def __post_init__(self) -> None:
+        check_fields(self)
         whole_number("max_new_tokens", self.max_new_tokens, 0)
         whole_number("top_k", self.top_k, 0)
         check_seed(self.seed)
         for name in ("temperature", "top_p", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float, np.floating)) or not math.isfinite(value):
+            if not math.isfinite(value):
                 raise InvalidArgumentError(f"{name} must be a finite number, got {value!r}")
         for name, good, rule in (
             ("temperature", self.temperature >= 0, "0 (greedy) or above"),
@@ -87,13 +89,19 @@ class GenerationConfig:
             vector[slot] = getattr(self, name)
         return vector
 
+    def check_ids(self, vocab_size: int) -> None:
+        """InvalidArgumentError naming a token id of logit_bias or of the stop tokens that is outside the vocabulary."""
+        for name, ids in (("logit_bias", self.logit_bias), ("stop_tokens", self.stops)):
+            for token in ids:
+                if not 0 <= token < vocab_size:
+                    raise InvalidArgumentError(f"{name}: token id {token} outside vocab 0..{vocab_size - 1}")
+
     def bias(self, vocab_size: int) -> F32:
         """logit_bias as a vector (V)."""
+        self.check_ids(vocab_size)
         vector = np.zeros(vocab_size, np.float32)
         for token, value in self.logit_bias.items():
-            if not 0 <= token < vocab_size:
-                raise InvalidArgumentError(f"logit_bias: token id {token} outside vocab 0..{vocab_size - 1}")
-            if math.isnan(value) or value == math.inf:
+            if value == math.inf:
                 raise InvalidArgumentError(f"logit_bias of token {token} must be a number or -inf, got {value!r}")
             vector[token] = value
         return vector

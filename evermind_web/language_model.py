@@ -20,19 +20,20 @@ from evermind_web.batch import (
     Example,
     Item,
     Tokens,
-    check_item,
+    check_items,
     check_tokens,
     item_batches,
     make_batch,
     next_token_item,
     sequence_weights,
 )
+from evermind_web.checks import whole_number
 from evermind_web.environment import run_blocking
 from evermind_web.errors import InvalidArgumentError
 from evermind_web.formats.arch import Arch
 from evermind_web.generation import Chunk, GenerationConfig, NewToken
 from evermind_web.network import Grads, Noise, Tape, TapePool, Views, backward, forward
-from evermind_web.params import F32, whole_number
+from evermind_web.params import F32
 from evermind_web.text_stream import check_stop_strings, text_pieces
 from evermind_web.tokenizer import StreamDecoder
 
@@ -158,7 +159,7 @@ class LanguageModel:
 
         Raises InvalidArgumentError if there is nothing to predict at all.
         """
-        items = [item for s in sequences if (item := check_item(s, self.config.vocab_size)).scored]
+        items = [item for item in check_items(sequences, self.config.vocab_size) if item.scored]
         if not items:
             raise InvalidArgumentError("nothing to evaluate: no sequence has 2 tokens; give a longer text")
         return await self.evaluate_items(items, sequence_weights(items))
@@ -254,11 +255,14 @@ class LanguageModel:
     def generate_text(self, prompt: str, codec: Codec, stop: str | Sequence[str] | None = None, **options: Any) -> str:
         """The text that follows `prompt` (which is not part of it), up to the first `stop` string."""
         if stop is None:  # any codec will do
-            return codec.decode(self.generate(self.check_codec(codec).encode(prompt), **options))
+            ids = self.generate(self.check_codec(codec).encode(prompt), **options)
+            return codec.decode(ids)
         return "".join(self.stream_text(prompt, codec, stop=stop, **options))
 
     def check_codec(self, codec: Codec) -> Codec:
-        """The codec itself; InvalidArgumentError if it can give ids that this model has no row for."""
+        """The codec itself; InvalidArgumentError if it is none, or can give ids that this model has no row for."""
+        if isinstance(codec, str) or not (hasattr(codec, "encode") and hasattr(codec, "decode")):
+            raise InvalidArgumentError(f"codec must be a tokenizer, got {codec!r}; such as BPETokenizer.from_file(…)")
         size = getattr(codec, "vocab_size", None)
         if isinstance(size, int) and size > self.config.vocab_size:
             raise InvalidArgumentError(

@@ -13,6 +13,7 @@ from evermind_web import ops
 from evermind_web.backend.base import Array, Backend, Buf
 from evermind_web.backend.reference.moe import choose_experts, router_logits, softmax
 from evermind_web.backend.request import resolve_backend
+from evermind_web.checks import checked
 from evermind_web.environment import run_blocking
 from evermind_web.errors import InvalidArgumentError
 from evermind_web.flat_model import FlatModel, Parameter
@@ -66,6 +67,7 @@ class SharedExpertMoE(FlatModel):
     Raises InvalidArgumentError for impossible sizes or a seed outside 0…2³²−1.
     """
 
+    @checked
     def __init__(
         self,
         model_dim: int = 64,

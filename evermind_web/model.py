@@ -5,6 +5,7 @@ from __future__ import annotations
 from evermind_web.backend.base import Backend
 from evermind_web.backend.request import resolve_backend
 from evermind_web.batch import Batch, Example, Tokens, check_item, item_batches
+from evermind_web.checks import checked
 from evermind_web.embedding import DenseBackward
 from evermind_web.environment import run_blocking
 from evermind_web.flat_model import FlatModel
@@ -96,6 +97,7 @@ class EvermindLM(LanguageModel, FlatModel):
 
     # ---- weights ----
 
+    @checked
     async def export_weights_async(self, fp16: bool = False) -> bytes:
         """An EVL0 checkpoint. fp16 rounds to nearest; a value that fp16 cannot hold is refused by its tensor's name."""
         return write_evl0(self.config, await self.packed_weights_async(), fp16)

@@ -12,6 +12,7 @@ import numpy as np
 from evermind_web import ops
 from evermind_web.backend.base import Buf
 from evermind_web.backend.reference.optim import adamw_update
+from evermind_web.checks import check_fields, number_in, whole_number
 from evermind_web.errors import InvalidArgumentError
 from evermind_web.flat_vector import FlatVector
 from evermind_web.layout import ALIGN
@@ -30,15 +31,16 @@ class AdamWOptions:
     shard: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.eps == 0:
             raise InvalidArgumentError("eps must be above 0: a gradient of exactly 0 would give 0/0")
         for name in ("lr", "eps", "weight_decay"):
             value = getattr(self, name)
-            if not (isinstance(value, (int, float)) and math.isfinite(value) and value >= 0):
+            if not (math.isfinite(value) and value >= 0):
                 raise InvalidArgumentError(f"{name} must be a finite number from 0 on, got {value!r}")
         for name in ("beta1", "beta2"):
             value = getattr(self, name)
-            if not (isinstance(value, (int, float)) and 0 <= value < 1):
+            if not 0 <= value < 1:
                 raise InvalidArgumentError(f"{name} must be in [0, 1), got {value!r}")
         index, count = self.shard or (0, 1)
         if not (count > 0 and 0 <= index < count):
@@ -183,6 +185,11 @@ class DynamicLossScaler:
         growth_interval: int = 200,
         min_scale: float = 1,
     ) -> None:
+        for name, value in (("init_scale", init_scale), ("min_scale", min_scale)):
+            number_in(name, value, 0, math.inf, open_ends=True)
+        number_in("growth_factor", growth_factor, 1, math.inf)
+        number_in("backoff_factor", backoff_factor, 0, 1)
+        whole_number("growth_interval", growth_interval)
         self.scale = float(init_scale)
         self.growth_factor, self.backoff_factor = growth_factor, backoff_factor
         self.growth_interval, self.min_scale = growth_interval, float(min_scale)

@@ -8,7 +8,6 @@ expert, routed experts. In files the tensors are packed; in memory each starts a
 from __future__ import annotations
 
 import math
-import operator
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from evermind_web.checks import whole_number as whole_number
 from evermind_web.errors import InvalidArgumentError
 from evermind_web.formats.arch import FIELDS, Arch, TensorSpec, param_count_of
 from evermind_web.layout import ALIGN, padded
@@ -128,18 +128,6 @@ def init_moe_tensor(rng: SeededRng, kind: str, part: F32, d_model: int) -> None:
     std = {"wr": ROUTER_STD, "w1": math.sqrt(2 / d_model), "w2": OUTPUT_STD}.get(kind)
     if std is not None:
         part[...] = rng.gaussian(part.size, std).reshape(part.shape)
-
-
-def whole_number(name: str, value: Any, least: int = 1) -> int:
-    """`value` as an int from `least` to 2³²−1; InvalidArgumentError naming it otherwise."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise InvalidArgumentError(f"{name} must be a whole number, got {value!r}")
-    number = operator.index(value)
-    if number < least:
-        raise InvalidArgumentError(f"{name} must be at least {least}, got {number}")
-    if number >= 2**32:
-        raise InvalidArgumentError(f"{name} must be below 2**32, got {number}")
-    return number
 
 
 def check_arch(sizes: Iterable[Any]) -> Arch:

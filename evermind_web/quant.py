@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from evermind_web.checks import checked
 from evermind_web.errors import InvalidArgumentError
 
 FP16_LIMIT = 65520.0  # from here on the nearest fp16 number is infinity; 65504 is the largest finite one
@@ -22,6 +23,7 @@ Float32Array = npt.NDArray[np.float32]
 
 
 # ── fp16 ─────────────────────────────────────────────────────────────────────
+@checked
 def quantize_fp16(
     values: npt.ArrayLike, name: str = "values", overflow: Literal["raise", "inf"] = "raise"
 ) -> npt.NDArray[np.uint16]:
@@ -43,6 +45,7 @@ def quantize_fp16(
     return half.view(np.uint16)
 
 
+@checked
 def dequantize_fp16(codes: npt.ArrayLike) -> Float32Array:
     """float32 values of fp16 codes (integers 0…65535), same shape; every fp16 number is exact in float32."""
     array = np.asarray(codes)
@@ -55,9 +58,10 @@ def dequantize_fp16(codes: npt.ArrayLike) -> Float32Array:
 
 def float_to_fp16(x: float) -> int:
     """fp16 code of one number; InvalidArgumentError for a finite |x| ≥ 65520."""
-    return int(quantize_fp16(np.float64(x), "the number"))
+    return int(quantize_fp16(x, "the number"))
 
 
+@checked
 def fp16_to_float(code: int) -> float:
     """The number that an fp16 code stands for."""
     return float(dequantize_fp16(np.array([code]))[0])
@@ -73,6 +77,7 @@ def fp16_view(values: npt.ArrayLike, name: str = "values", overflow: Literal["ra
     return dequantize_fp16(quantize_fp16(values, name, overflow))
 
 
+@checked
 def count_lost_to_zero(values: npt.ArrayLike, codes: npt.ArrayLike) -> int:
     """How many non-zero values have the fp16 code of zero: what saving as fp16 wiped out."""
     array = np.asarray(values)
@@ -96,6 +101,7 @@ class Int8Channels:
     scales: Float32Array
 
 
+@checked
 def quantize_int8(values: npt.ArrayLike) -> Int8Tensor:
     """Symmetric int8 with one scale max|x|/127 (1 for zeros); InvalidArgumentError if a value is not finite."""
     array = _finite(values, "quantize_int8").ravel()
@@ -103,11 +109,13 @@ def quantize_int8(values: npt.ArrayLike) -> Int8Tensor:
     return Int8Tensor(_to_int8(array.astype(np.float64) / scale), scale)
 
 
+@checked
 def dequantize_int8(data: npt.ArrayLike, scale: float) -> Float32Array:
     """float32(data·scale), same shape."""
     return (np.asarray(data).astype(np.float64) * float(scale)).astype(np.float32)
 
 
+@checked
 def quantize_int8_per_channel(values: npt.ArrayLike, num_channels: int) -> Int8Channels:
     """Like quantize_int8 for num_channels equal contiguous blocks; scales are float32 and the division uses them."""
     array = _finite(values, "quantize_int8_per_channel").ravel()
@@ -119,6 +127,7 @@ def quantize_int8_per_channel(values: npt.ArrayLike, num_channels: int) -> Int8C
     return Int8Channels(_to_int8(blocks / scales[:, None].astype(np.float64)).ravel(), scales)
 
 
+@checked
 def dequantize_int8_per_channel(data: npt.ArrayLike, scales: npt.ArrayLike, num_channels: int) -> Float32Array:
     """float32(data·scale of its channel), flat (n,)."""
     factors = np.asarray(scales, dtype=np.float64).ravel()
@@ -137,6 +146,7 @@ class MemoryEstimate:
     int8: int
 
 
+@checked
 def estimate_memory(n: int) -> MemoryEstimate:
     """Bytes of n values in fp32, fp16 and int8 (scales not counted)."""
     return MemoryEstimate(4 * n, 2 * n, n)

@@ -14,6 +14,7 @@ from typing import SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
+from evermind_web.checks import checked
 from evermind_web.errors import InvalidArgumentError
 
 MULTIPLIER, INCREMENT, MODULUS = 1664525, 1013904223, 2**32
@@ -27,7 +28,7 @@ def check_seed(seed: SupportsIndex) -> int:
     Larger seeds are refused, not reduced: two different seeds must never mean the same stream by accident.
     """
     try:
-        value = operator.index(seed)
+        value = operator.index(None if isinstance(seed, bool) else seed)  # type: ignore[arg-type]
     except TypeError:
         raise InvalidArgumentError(
             f"seed must be an integer in 0…{MODULUS - 1}, got {seed!r}; pass a whole number"
@@ -50,6 +51,7 @@ class SeededRng:
         self.state = (MULTIPLIER * self.state + INCREMENT) % MODULUS
         return self.state / MODULUS
 
+    @checked
     def gaussian(self, n: int, std: float = 1.0) -> npt.NDArray[np.float32]:
         """n normal samples of mean 0 and standard deviation std, float32 (n,); two draws a sample."""
         if n < 0:

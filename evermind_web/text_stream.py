@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 
 from evermind_web.errors import InvalidArgumentError
 from evermind_web.tokenizer import StreamDecoder
@@ -10,10 +10,12 @@ from evermind_web.tokenizer import StreamDecoder
 
 def check_stop_strings(stop: str | Sequence[str] | None) -> tuple[str, ...]:
     """Stop strings as a tuple; an empty one, which would stop at once, is refused."""
-    strings = () if stop is None else (stop,) if isinstance(stop, str) else tuple(stop)
+    strings = () if stop is None else (stop,) if isinstance(stop, str) else stop
+    if not isinstance(strings, Collection) or not all(isinstance(s, str) for s in strings):
+        raise InvalidArgumentError(f"stop must be a text or a list of texts, got {stop!r}; stop_tokens takes ids")
     if "" in strings:
         raise InvalidArgumentError("a stop string must not be empty")
-    return strings
+    return tuple(strings)
 
 
 async def text_pieces(

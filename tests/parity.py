@@ -13,6 +13,7 @@ import numpy as np
 
 from evermind_web import ops
 from evermind_web.backend.base import Array, Backend
+from evermind_web.environment import run_blocking
 from evermind_web.model import EvermindLM
 from evermind_web.training import EvermindLMTrainer
 from tests.cases import ModelCase, OpCase
@@ -116,6 +117,13 @@ def make_model(backend: Backend, case: ModelCase) -> EvermindLM:
     model = EvermindLM(**case.arch._asdict(), backend=backend)
     model.flat.write(case.weights())
     return model
+
+
+def damage(model: EvermindLM, row: int, value: float) -> None:
+    """Fill a row of the embedding with NaN or infinity, as a damaged checkpoint may: `set_parameter` refuses them."""
+    packed = run_blocking(model.packed_weights_async()).copy()
+    packed[row * model.config.d_model : (row + 1) * model.config.d_model] = value
+    model.load_packed(packed)
 
 
 async def compare_models(reference: Backend, candidate: Backend, cases: Iterable[ModelCase]) -> Findings:

@@ -52,7 +52,12 @@ class NumpyBackend:
 
     def array(self, buf: Buf) -> Array:
         """The live array behind a buffer: only NumPy has one."""
-        return self._arrays[buf.id]
+        try:
+            return self._arrays[buf.id]
+        except KeyError:
+            raise BackendError(
+                f"the buffer of shape {buf.shape} was freed: the model or adapter was disposed; make a new one"
+            ) from None
 
     def free(self, buf: Buf) -> None:
         """See `Backend.free`."""

@@ -8,6 +8,7 @@ from evermind_web import environment
 from evermind_web.backend.base import Backend
 from evermind_web.backend.device import Device
 from evermind_web.backend.numpy_backend import NumpyBackend
+from evermind_web.checks import checked
 from evermind_web.errors import InvalidArgumentError, WebGPUUnavailableError
 
 NAMES = ("numpy", "webgpu", "wgpu")
@@ -15,6 +16,7 @@ NAMES = ("numpy", "webgpu", "wgpu")
 _default: Backend | None = None
 
 
+@checked
 async def request_backend(
     name: str = "webgpu",
     *,
@@ -75,12 +77,14 @@ def default_backend() -> Backend:
     return _default or NumpyBackend()
 
 
+@checked
 def set_default_backend(backend: Backend | None) -> None:
     """Use `backend` for all models that are made without one from now on; None means NumPy again."""
     global _default
     _default = backend
 
 
+@checked
 def resolve_backend(backend: str | Backend | None) -> Backend:
     """A backend from what the user gave: None (the default), "numpy", the name of the default, or a Backend.
 

@@ -10,6 +10,7 @@ import struct
 import zlib
 from dataclasses import dataclass
 
+from evermind_web.checks import checked
 from evermind_web.errors import FormatError
 from evermind_web.formats.sniff import check_length
 
@@ -26,16 +27,19 @@ class CrcCheck:
     body: bytes
 
 
+@checked
 def crc32(data: bytes) -> int:
     """CRC-32 of data, an int in 0…2³²−1."""
     return zlib.crc32(data)
 
 
+@checked
 def append_crc_trailer(data: bytes) -> bytes:
     """data followed by its trailer."""
     return bytes(data) + TRAILER_MAGIC + struct.pack("<I", crc32(data))
 
 
+@checked
 def verify_crc_trailer(data: bytes) -> CrcCheck:
     """Look for a trailer at the end and check it; never raises. See strip_crc_trailer for a check that does."""
     if data[-TRAILER_BYTES:-4] != TRAILER_MAGIC:

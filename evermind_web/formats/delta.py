@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from evermind_web.checks import checked
 from evermind_web.errors import ConfigMismatchError, FormatError, InvalidArgumentError
 from evermind_web.formats.crc import TRAILER_BYTES, append_crc_trailer, check_guarded_length, strip_crc_trailer
 from evermind_web.formats.sniff import not_a, truncated
@@ -36,6 +37,7 @@ class RowDelta:
     data: Float32Array
 
 
+@checked
 def compute_row_delta(base: npt.ArrayLike, current: npt.ArrayLike, row_size: int, eps: float = 0.0) -> RowDelta:
     """Rows of `current` in which some |current − base| > eps, or a value became or stopped being NaN.
 
@@ -56,6 +58,7 @@ def compute_row_delta(base: npt.ArrayLike, current: npt.ArrayLike, row_size: int
     return RowDelta(row_size, rows, after.reshape(-1, row_size)[rows].ravel())
 
 
+@checked
 def apply_row_delta(base: npt.ArrayLike, delta: Any) -> Float32Array:
     """A copy of base, float32, with the delta's rows replaced; InvalidArgumentError if the sizes do not fit."""
     out = _vector(base).copy()
@@ -84,6 +87,7 @@ def serialize_row_delta(delta: Any) -> bytes:
     return append_crc_trailer(header + rows.tobytes() + values.tobytes())
 
 
+@checked
 def deserialize_row_delta(data: bytes) -> RowDelta:
     """Read EVD0 bytes, with or without trailer; FormatError for a wrong CRC, magic, version or length."""
     if data[:4] != MAGIC_BYTES[: len(data[:4])]:
@@ -103,6 +107,7 @@ def deserialize_row_delta(data: bytes) -> RowDelta:
     return RowDelta(row_size, rows, values)
 
 
+@checked
 def diff_checkpoints(base: bytes, current: bytes) -> bytes:
     """EVD0 bytes that turn checkpoint `base` into `current` (files of 4-byte words, of one length).
 
@@ -118,6 +123,7 @@ def diff_checkpoints(base: bytes, current: bytes) -> bytes:
     return serialize_row_delta(RowDelta(1, rows, after[rows].view("<f4")))
 
 
+@checked
 def apply_checkpoint_diff(base: bytes, diff: bytes) -> bytes:
     """The checkpoint that `diff` was made for, with a fresh CRC trailer; both inputs are verified first."""
     words, delta = _words(base, "base checkpoint"), deserialize_row_delta(diff)

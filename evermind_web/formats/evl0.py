@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from evermind_web.checks import checked
 from evermind_web.errors import ConfigMismatchError, FormatError
 from evermind_web.formats.arch import FIELDS, Arch, evermind_tensor_spec, param_count_of
 from evermind_web.formats.crc import TRAILER_BYTES, append_crc_trailer, check_guarded_length, strip_crc_trailer
-from evermind_web.formats.sniff import check_is_bytes, not_a, truncated
+from evermind_web.formats.sniff import not_a, truncated
 from evermind_web.formats.values import ITEM_BYTES, check_version, decode_values, encode_values, version_of
 
 MAGIC = 0x45564C30
@@ -48,9 +49,9 @@ def read_evl0(data: bytes, config: Any = None) -> tuple[Arch, npt.NDArray[np.flo
     return arch, decode_values(body, HEADER_BYTES, version)
 
 
+@checked
 def inspect_evl0(data: bytes, config: Any = None) -> tuple[Arch, int, bytes]:
     """(architecture, version, header and parameters without trailer), all checks of read_evl0 done, nothing decoded."""
-    check_is_bytes("checkpoint", data)
     if data[:4] != MAGIC_BYTES[: len(data[:4])]:
         raise not_a("a checkpoint", data, "an EVL0 file (bytes 30 4c 56 45 first)")
     if len(data) < HEADER_BYTES:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from evermind_web.checks import checked
 from evermind_web.errors import ConfigMismatchError, FormatError
 from evermind_web.formats.arch import TensorSpec
 from evermind_web.formats.sniff import check_length, not_a, truncated
@@ -45,6 +46,7 @@ def write_lmbc(dims: Sequence[int], flat: npt.ArrayLike, fp16: bool = False) -> 
     return header + encode_values(flat, sum(t.size for t in spec), fp16, lambda: spec, "limbic checkpoint")
 
 
+@checked
 def read_lmbc(data: bytes, dims: Sequence[int] | None = None) -> tuple[tuple[int, int, int], npt.NDArray[np.float32]]:
     """((I, H, K), packed float32 vector); with `dims` the header must agree (ConfigMismatchError)."""
     if data[:4] != MAGIC_BYTES[: len(data[:4])]:

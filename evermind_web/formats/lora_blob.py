@@ -15,8 +15,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from evermind_web.checks import check_finite, checked
 from evermind_web.errors import FormatError, InvalidArgumentError
-from evermind_web.formats.sniff import check_is_bytes, check_length, not_a, truncated
+from evermind_web.formats.sniff import check_length, not_a, truncated
 
 MAGIC_BYTES = struct.pack("<I", 0x4C4F5241)
 HEADER_BYTES = 20
@@ -46,9 +47,9 @@ def write_lora(
     return header + np.asarray(B, "<f4").tobytes() + np.asarray(A, "<f4").tobytes()
 
 
+@checked
 def read_lora(data: bytes) -> LoraBlob:
     """Parse and check an adapter file; B and A are fresh writable arrays. FormatError for anything else."""
-    check_is_bytes("adapter", data)
     if data[:4] != MAGIC_BYTES[: len(data[:4])]:
         raise not_a("an adapter", data, "a LORA file (bytes 41 52 4f 4c first)")
     if len(data) < HEADER_BYTES:
@@ -63,6 +64,7 @@ def read_lora(data: bytes) -> LoraBlob:
         raise FormatError(f"adapter is damaged: alpha is {alpha}, expected a finite number")
     check_length("adapter", len(data), HEADER_BYTES + 4 * rank * (rows + cols))
     values = np.frombuffer(data, "<f4", offset=HEADER_BYTES).astype(np.float32)
-    return LoraBlob(
-        rows, cols, rank, alpha, values[: rows * rank].reshape(rows, rank), values[rows * rank :].reshape(rank, cols)
-    )
+    B, A = values[: rows * rank].reshape(rows, rank), values[rows * rank :].reshape(rank, cols)
+    check_finite("lora_B", B, FormatError)
+    check_finite("lora_A", A, FormatError)
+    return LoraBlob(rows, cols, rank, alpha, B, A)

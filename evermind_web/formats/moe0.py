@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from evermind_web.checks import checked
 from evermind_web.errors import ConfigMismatchError, FormatError
 from evermind_web.formats.arch import TensorSpec
 from evermind_web.formats.sniff import check_length, not_a, truncated
@@ -41,6 +42,7 @@ def write_moe0(dims: Sequence[int], flat: npt.ArrayLike, fp16: bool = False) -> 
     return header + encode_values(flat, _param_count(d, h, e), fp16, lambda: moe_tensor_spec(d, h, e), "MoE checkpoint")
 
 
+@checked
 def read_moe0(
     data: bytes, dims: Sequence[int] | None = None
 ) -> tuple[tuple[int, int, int, int], npt.NDArray[np.float32]]:

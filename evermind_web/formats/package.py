@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from evermind_web.checks import checked
 from evermind_web.errors import FormatError
 from evermind_web.formats.sniff import not_a, truncated
 
@@ -45,6 +46,7 @@ def write_package(text: str, checkpoint: bytes, codec: bytes = b"") -> bytes:
     return MAGIC_BYTES + struct.pack("<2I", VERSION, len(encoded)) + encoded + checkpoint + codec
 
 
+@checked
 def read_package(data: bytes) -> PackageParts:
     """Split a package. FormatError for a wrong magic, version or length; the contents are not validated."""
     if data[:4] != MAGIC_BYTES[: len(data[:4])]:

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evermind_web import strict_json
+from evermind_web.checks import checked
 from evermind_web.errors import FormatError, InvalidArgumentError
 from evermind_web.formats.sniff import not_a, truncated
 from evermind_web.quant import quantize_fp16
@@ -50,6 +51,7 @@ class NamedTensor(NamedTuple):
 
 
 # ── writing ──────────────────────────────────────────────────────────────────
+@checked
 def tensors_to_safetensors(
     tensors: Iterable[Any], fp16: bool = False, metadata: Mapping[str, str] | None = None
 ) -> bytes:
@@ -105,12 +107,14 @@ def _is_array_index(name: str) -> bool:
 
 
 # ── reading ──────────────────────────────────────────────────────────────────
+@checked
 def safetensors_to_tensors(data: bytes) -> list[NamedTensor]:
     """Float tensors (F32 or F16) of a file, as fresh float32 arrays of the stored shapes, in header order."""
     tensors, _ = read_arrays(data, only=("F32", "F16"))
     return [t._replace(data=t.data.astype(np.float32)) for t in tensors]
 
 
+@checked
 def read_metadata(data: bytes) -> dict[str, str]:
     """The file's free-form metadata, {} where there is none."""
     return _parse_header(data)[1]

@@ -5,9 +5,7 @@ Nothing here interprets the bytes beyond their first few; no pickle is ever load
 
 from __future__ import annotations
 
-import os
-
-from evermind_web.errors import FormatError, InvalidArgumentError
+from evermind_web.errors import FormatError
 
 CONTAINERS = {  # the first four bytes on disk → what the file is
     b"0LVE": "an EVL0 model checkpoint",
@@ -54,14 +52,6 @@ def not_a(what: str, data: bytes, expected: str) -> FormatError:
     return FormatError(
         f"not {what}{looks}: expected {expected}, got bytes {bytes(data[:8]).hex(' ') or '(none)'}; choose another file"
     )
-
-
-def check_is_bytes(what: str, data: object) -> None:
-    """InvalidArgumentError for a path or nothing in place of the bytes of a file."""
-    if data is None or isinstance(data, str | os.PathLike):
-        raise InvalidArgumentError(
-            f"{what}: expected the bytes of a file, got {type(data).__name__}; read it first: Path(…).read_bytes()"
-        )
 
 
 def truncated(what: str, have: int, need: int, at_least: bool = False) -> FormatError:

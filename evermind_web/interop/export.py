@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from evermind_web.checks import checked
 from evermind_web.environment import run_blocking
 from evermind_web.errors import InvalidArgumentError
 from evermind_web.formats.gguf import write_gguf
@@ -73,6 +74,7 @@ class ExportResult:
     lost_to_zero: int = 0
 
 
+@checked
 def config_json(lm: EvermindLM) -> dict[str, Any]:
     """config.json of a model, as a dict."""
     return config_of(arch_of(lm))
@@ -84,6 +86,7 @@ def safetensors_metadata(lm: EvermindLM, extra: Mapping[str, str] | None) -> dic
     return {**own, **extra} if extra is not None else {**own, TOP_K_KEY: str(arch_of(lm).top_k)}
 
 
+@checked
 async def export_safetensors_async(
     lm: EvermindLM, fp16: bool = False, metadata: Mapping[str, str] | None = None
 ) -> bytes:
@@ -96,6 +99,7 @@ def export_safetensors(lm: EvermindLM, fp16: bool = False, metadata: Mapping[str
     return run_blocking(export_safetensors_async(lm, fp16, metadata))
 
 
+@checked
 async def export_onnx_async(lm: EvermindLM, producer_name: str = PRODUCER, producer_version: str = "evermind") -> bytes:
     """The model as an ONNX graph, float32: `input_ids` int64 (batch, seq) → `logits` (batch, seq, V)."""
     return write_onnx(arch_of(lm), await named_tensors_async(lm), producer_name, producer_version)
@@ -106,6 +110,7 @@ def export_onnx(lm: EvermindLM, producer_name: str = PRODUCER, producer_version:
     return run_blocking(export_onnx_async(lm, producer_name, producer_version))
 
 
+@checked
 async def export_gguf_async(lm: EvermindLM, name: str = "Evermind", fp16: bool = False) -> bytes:
     """The weights as GGUF. fp16: F16; InvalidArgumentError names a tensor whose values do not fit."""
     return write_gguf(arch_of(lm), await named_tensors_async(lm), name, fp16)
@@ -116,6 +121,7 @@ def export_gguf(lm: EvermindLM, name: str = "Evermind", fp16: bool = False) -> b
     return run_blocking(export_gguf_async(lm, name, fp16))
 
 
+@checked
 async def export_evermind_async(
     lm: EvermindLM,
     format: str,
@@ -170,6 +176,7 @@ def export_evermind(lm: EvermindLM, format: str, **options: Any) -> ExportResult
     return run_blocking(export_evermind_async(lm, format, **options))
 
 
+@checked
 def fp16_losses(tensors: Sequence[NamedTensor]) -> dict[str, int]:
     """How many non-zero values of each tensor would become 0 in fp16; tensors that lose none are left out."""
     counts = {t.name: count_lost_to_zero(t.data, quantize_fp16(t.data, t.name)) for t in tensors}

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from evermind_web.checks import checked
 from evermind_web.environment import run_blocking
 from evermind_web.errors import EvermindError, FormatError
 from evermind_web.formats.arch import FIELDS, Arch
@@ -50,6 +51,7 @@ class EvermindModelPackage:
 
     # ── making ──
     @classmethod
+    @checked
     async def from_lm_async(
         cls,
         lm: EvermindLM,
@@ -76,6 +78,7 @@ class EvermindModelPackage:
         return run_blocking(cls.from_lm_async(lm, name, version, card, **options))
 
     @classmethod
+    @checked
     async def from_model_async(
         cls,
         moe: SharedExpertMoE,
@@ -126,6 +129,7 @@ class EvermindModelPackage:
 
     # ── bytes ──
     @classmethod
+    @checked
     def from_blob(cls, data: bytes) -> EvermindModelPackage:
         """Read an EVM1 file; FormatError if it is none or cut. Call `validate` for what is inside."""
         parts = read_package(data)

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from evermind_web.checks import checked
 from evermind_web.environment import run_blocking
 from evermind_web.errors import FormatError
 from evermind_web.formats.arch import Arch, evermind_tensor_spec, param_count_of
@@ -34,11 +35,13 @@ class Named(Protocol):
     def data(self) -> Any: ...
 
 
+@checked
 def arch_of(lm: EvermindLM) -> Arch:
     """The seven numbers of a model's shape."""
     return Arch.of(lm.config)
 
 
+@checked
 def param_count(lm: EvermindLM) -> int:
     """Number of weights."""
     return param_count_of(lm.config)
@@ -54,6 +57,7 @@ def cut_packed(arch: Arch, packed: F32) -> list[NamedTensor]:
     return tensors
 
 
+@checked
 async def named_tensors_async(lm: EvermindLM) -> list[NamedTensor]:
     """All weights, `.name .shape .data` (float32 copies), in canonical order."""
     return cut_packed(arch_of(lm), await lm.packed_weights_async())
@@ -65,6 +69,7 @@ def named_tensors(lm: EvermindLM) -> list[NamedTensor]:
 
 
 # ── import ───────────────────────────────────────────────────────────────────
+@checked
 def infer_arch_from_tensors(tensors: Iterable[Named], top_k: int | None = None) -> Arch:
     """The architecture that the names and shapes of tensors imply.
 
@@ -93,6 +98,7 @@ def infer_arch_from_tensors(tensors: Iterable[Named], top_k: int | None = None) 
     return Arch(vocab_size, d_model, layers, conv_kernel, hidden_dim, experts, used)
 
 
+@checked
 def import_evermind_tensors(
     tensors: Iterable[Named],
     top_k: int | None = None,
@@ -131,6 +137,7 @@ def import_evermind_tensors(
     return model
 
 
+@checked
 def import_evermind(
     data: bytes,
     top_k: int | None = None,

@@ -11,6 +11,7 @@ import numpy as np
 from evermind_web import ops
 from evermind_web.backend.base import Backend, Buf
 from evermind_web.backend.request import resolve_backend
+from evermind_web.checks import checked
 from evermind_web.environment import run_blocking
 from evermind_web.errors import InvalidArgumentError
 from evermind_web.flat_model import FlatModel
@@ -56,6 +57,7 @@ class LimbicModel(FlatModel):
     Raises InvalidArgumentError for impossible sizes (hidden_dim is at most 64) or a seed outside 0…2³²−1.
     """
 
+    @checked
     def __init__(
         self,
         input_dim: int = 32,

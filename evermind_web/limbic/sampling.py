@@ -7,10 +7,12 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from evermind_web.checks import checked
 from evermind_web.generation import GenerationConfig
 from evermind_web.limbic.state import LIMBIC_DIM, NEUTRAL_STATE, clamp_state
 
 
+@checked
 def affect_to_sampling(state: NDArray[np.float32], config: GenerationConfig) -> GenerationConfig:
     """`config` as a mood (8) changes it; exactly `config` at the neutral state. Greedy stays greedy.
 

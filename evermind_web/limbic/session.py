@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from evermind_web.checks import checked, number_in
 from evermind_web.environment import run_blocking
 from evermind_web.errors import FormatError, InvalidArgumentError
 from evermind_web.limbic.model import LimbicModel, LimbicOutput
@@ -30,6 +32,7 @@ class LimbicSession:
     by half every `half_life` steps.
     """
 
+    @checked
     def __init__(
         self,
         model: LimbicModel,
@@ -41,23 +44,26 @@ class LimbicSession:
             raise InvalidArgumentError(f"a session needs a model of {len(LIMBIC_DIM_NAMES)} state dimensions")
         if not half_life > 0:
             raise InvalidArgumentError(f"half_life must be above 0 steps, got {half_life!r}")
+        number_in("gain", gain, -math.inf, math.inf)
         self.model, self.gain, self.half_life = model, float(gain), float(half_life)
         self.traits = None if traits is None else dict(traits)
         self.setpoint: F32 = personality_setpoint(traits)
         self.state: F32 = self.setpoint.copy()
         self.hidden: F32 = model.init_hidden()
 
-    async def experience_async(self, x: Any) -> LimbicOutput:
+    @checked
+    async def experience_async(self, x: npt.ArrayLike) -> LimbicOutput:
         """Take in an experience x (I): the hidden state and the mood move; returns what the model said."""
         step = await self.model.forward_async(x, self.hidden, self.state)
         self.hidden = step.hidden
         self.state = np.asarray(clamp_state(np.asarray(self.state + self.gain * step.delta, np.float32)), np.float32)
         return step
 
-    def experience(self, x: Any) -> LimbicOutput:
+    def experience(self, x: npt.ArrayLike) -> LimbicOutput:
         """Blocking twin of `experience_async`."""
         return run_blocking(self.experience_async(x))
 
+    @checked
     def relax(self, steps: float = 1.0) -> F32:
         """Let `steps` pass without experience; returns the state."""
         left = np.float32(0.5 ** (steps / self.half_life))
@@ -76,6 +82,7 @@ class LimbicSession:
         return json.dumps({"version": VERSION, **fields, "hidden": [float(v) for v in self.hidden]})
 
     @classmethod
+    @checked
     def from_json(cls, model: LimbicModel, text: str) -> LimbicSession:
         """A session as it was saved, on the same model. Raises FormatError for anything else."""
         try:

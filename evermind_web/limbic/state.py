@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from evermind_web.checks import checked, is_number
 from evermind_web.errors import InvalidArgumentError
 from evermind_web.params import F32
 
@@ -67,6 +68,7 @@ def neutral_state() -> F32:
     return np.array(NEUTRAL_STATE, np.float32)
 
 
+@checked
 def clamp_dim(i: int, v: float) -> float:
     """v within the bounds of dimension i; NaN becomes the lower one. InvalidArgumentError for an unknown dimension."""
     if not 0 <= i < len(LIMBIC_BOUNDS):
@@ -75,6 +77,7 @@ def clamp_dim(i: int, v: float) -> float:
     return low if math.isnan(v) else min(max(float(v), low), high)
 
 
+@checked
 def clamp_state(s: NDArray[np.float32]) -> NDArray[np.float32]:
     """s (8), clamped in place, and returned."""
     _check(s)
@@ -89,6 +92,7 @@ def state_to_record(s: NDArray[np.float32]) -> dict[str, float]:
     return {name: float(value) for name, value in zip(LIMBIC_DIM_NAMES, s, strict=True)}
 
 
+@checked
 def record_to_state(record: Mapping[str, float]) -> F32:
     """float32 (8): neutral, with the record's entries over it, clamped. Unknown names and NaN are refused."""
     state = neutral_state()
@@ -99,6 +103,7 @@ def record_to_state(record: Mapping[str, float]) -> F32:
     return state
 
 
+@checked
 def personality_setpoint(traits: Mapping[str, float] | None = None) -> F32:
     """float32 (8) that a personality comes back to. Traits are 0…100 (clamped), 50 where not given; None is neutral."""
     if traits is None:
@@ -123,6 +128,6 @@ def _check(s: NDArray[Any]) -> None:
 
 
 def _finite(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.floating)) or not math.isfinite(value):
+    if not is_number(value) or math.isinf(value):
         raise InvalidArgumentError(f"{name} must be a finite number, got {value!r}")
     return float(value)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from evermind_web.checks import checked
 from evermind_web.errors import InvalidArgumentError
 from evermind_web.flat_model import Parameter
 from evermind_web.formats.lora_blob import read_lora, write_lora
@@ -35,6 +36,7 @@ class LoRAAdapter:
     Raises InvalidArgumentError unless 1 ≤ rank ≤ min(rows, cols) and alpha is a finite number.
     """
 
+    @checked
     def __init__(
         self,
         rows: int,

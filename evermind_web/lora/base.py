@@ -13,6 +13,7 @@ from evermind_web import ops
 from evermind_web.backend.base import Backend, Buf
 from evermind_web.backend.reference.lora import unpacked
 from evermind_web.backend.request import resolve_backend
+from evermind_web.checks import checked, disposed
 from evermind_web.embedding import DenseEmbedding
 from evermind_web.errors import InvalidArgumentError
 from evermind_web.flat_vector import FlatVector, part_sizes
@@ -83,6 +84,7 @@ class QuantizedBase:
     bytes: int
 
 
+@checked
 def quantize_base(base: NDArray[np.float32], mode: str) -> QuantizedBase:
     """`mode` none, fp16, int8 (one scale a tensor) or int8-row (one a row). InvalidArgumentError for another mode."""
     values = np.asarray(base, np.float32)
@@ -221,6 +223,8 @@ class Base:
 
     async def prepare(self) -> None:
         """Pack the model's embedding, the first time."""
+        if self.matrix is None:
+            self.backend.flush()  # a base that was disposed says so here
         if self.matrix is None and self.model is not None:
             (values,) = await self.backend.read(self.model.weights.emb)
             self.matrix = PackedMatrix.upload(self.backend, pack_matrix(values, self.quant))
@@ -295,4 +299,4 @@ class Base:
         if self._emb is not None:
             self.backend.free(self._emb)
         self._flat = self._emb = None
-        self.layers = ()
+        self.layers, self.backend = (), disposed("LoRA model")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
+from evermind_web.checks import check_fields, number_in
 from evermind_web.errors import InvalidArgumentError
 from evermind_web.lora.adapter import DEFAULT_SEED, LoRAAdapter, check_rank
 from evermind_web.params import ParamSpec, ParamTable
@@ -39,14 +39,13 @@ class LoraConfig:
     seed: int = DEFAULT_SEED
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for rank in (self.r, *self.rank_pattern.values()):
             check_rank(rank, 2**31, 2**31)
         for alpha in (self.alpha, *self.alpha_pattern.values()):
-            if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not math.isfinite(alpha):
+            if not math.isfinite(alpha):
                 raise InvalidArgumentError(f"lora_alpha must be a finite number, got {alpha!r}")
-        p: Any = self.lora_dropout
-        if isinstance(p, bool) or not isinstance(p, (int, float)) or not 0 <= p <= 0.95:
-            raise InvalidArgumentError(f"lora_dropout must be a number in 0…0.95, got {p!r}")
+        number_in("lora_dropout", self.lora_dropout, 0, 0.95)
         check_seed(self.seed)
 
     @property

@@ -12,6 +12,7 @@ import numpy as np
 from evermind_web import ops
 from evermind_web.backend.base import Backend, Buf
 from evermind_web.batch import Example, Tokens
+from evermind_web.checks import checked, disposed
 from evermind_web.environment import run_blocking
 from evermind_web.errors import InvalidArgumentError
 from evermind_web.formats.evl0 import write_evl0
@@ -70,6 +71,7 @@ class LoraModel(LanguageModel):
     The first adapter that is added becomes active; `set_adapter` changes it without compiling anything.
     """
 
+    @checked
     def __init__(self, model: EvermindLM, base_quant: str = "none") -> None:
         self._take(Base.of_model(model, base_quant))
 
@@ -86,6 +88,7 @@ class LoraModel(LanguageModel):
         self._prepared = False
 
     @classmethod
+    @checked
     def from_checkpoint(cls, data: bytes, backend: str | Backend | None = None, base_quant: str = "none") -> LoraModel:
         """On a checkpoint's weights. With a packed base the float32 embedding never reaches the device."""
         model = cls.__new__(cls)
@@ -113,6 +116,7 @@ class LoraModel(LanguageModel):
         """Names and weights of what is active now; {} for the bare base."""
         return dict(self._active)
 
+    @checked
     def add_adapter(self, name: str, config: LoraConfig | None = None) -> None:
         """A fresh adapter (delta 0). Raises InvalidArgumentError: name taken, no such target, rank too high."""
         chosen = config or LoraConfig()
@@ -133,6 +137,7 @@ class LoraModel(LanguageModel):
         gone.bound.free()
         del self._adapters[name]
 
+    @checked
     def adapter(self, name: str) -> NamedAdapter:
         """An adapter by name. After writing to its tensors on the host call `upload`."""
         if name not in self._adapters:
@@ -145,21 +150,24 @@ class LoraModel(LanguageModel):
         if name in self._active:
             self._activate()
 
+    @checked
     def set_adapter(self, name: str | None) -> None:
         """Use this adapter from now on; None: the bare base."""
         self.set_adapters({} if name is None else {name: 1.0})
 
+    @checked
     def set_adapters(self, weights: Mapping[str, float]) -> None:
         """Use the weighted sum of several adapters' deltas. Training needs a single one of weight 1."""
         self._refuse_if_busy("change adapters")
         for name, weight in weights.items():
             self.adapter(name)
-            if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not np.isfinite(weight):
+            if not np.isfinite(weight):
                 raise InvalidArgumentError(f"the weight of adapter {name!r} must be a finite number, got {weight!r}")
         self._active = dict(weights)
         self._activate()
 
     def _refuse_if_busy(self, what: str) -> None:
+        self.backend.flush()  # a model that was disposed says so here
         if self.merged is not None:
             raise InvalidArgumentError(f"cannot {what}: adapter {self.merged!r} is merged; unmerge_adapter() first")
         if self._tuner.running:
@@ -223,6 +231,7 @@ class LoraModel(LanguageModel):
 
     # ---- merging ----
 
+    @checked
     async def merge_adapter_async(self, requantize_base: bool = False) -> MergeReport:
         """Write base + active adapter into the base's own weights. `unmerge_adapter` brings them back bit for bit.
 
@@ -287,6 +296,7 @@ class LoraModel(LanguageModel):
         self.base.forget_fingerprint()
         self._activate()
 
+    @checked
     async def merge_async(self, fp16: bool = False) -> bytes:
         """A checkpoint of base + what is active, float32 or fp16; nothing of this model changes.
 
@@ -306,6 +316,7 @@ class LoraModel(LanguageModel):
 
     # ---- files ----
 
+    @checked
     async def save_adapter_async(self, name: str, fp16: bool = False) -> dict[str, bytes]:
         """The files of an adapter in PEFT's layout, by file name; see `peft_io`. They name the base by its fingerprint.
 
@@ -327,6 +338,7 @@ class LoraModel(LanguageModel):
             )
         return parts[EMBEDDING].serialize()
 
+    @checked
     async def load_adapter_async(
         self,
         name: str,
@@ -382,3 +394,4 @@ class LoraModel(LanguageModel):
             self._packed.free()
         self._adapters, self._active, self._mix, self._kept, self._packed = {}, {}, None, [], None
         self.base.dispose()
+        self.backend = disposed(type(self).__name__)

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evermind_web import strict_json
+from evermind_web.checks import check_finite
 from evermind_web.errors import ConfigMismatchError, FormatError, InvalidArgumentError
 from evermind_web.formats.safetensors_io import NamedTensor, safetensors_to_tensors, tensors_to_safetensors
 from evermind_web.lora.adapter import LoRAAdapter
@@ -184,6 +185,7 @@ def _fill(name: str, part: LoRAAdapter, matrices: dict[str, F32]) -> None:
 def _take(key: str, matrices: dict[str, F32]) -> NDArray[np.float32]:
     if key not in matrices:
         raise FormatError(f"{WEIGHTS_FILE} has no {key}; save the adapter again")
+    check_finite(key, matrices[key], FormatError)
     return matrices.pop(key)
 
 

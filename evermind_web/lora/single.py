@@ -9,6 +9,7 @@ from typing import Any
 
 from evermind_web.backend.base import Buf
 from evermind_web.batch import Example, Tokens
+from evermind_web.checks import checked, disposed
 from evermind_web.environment import run_blocking
 from evermind_web.language_model import LanguageModel
 from evermind_web.lora.adapter import DEFAULT_SEED, LoRAAdapter
@@ -41,6 +42,7 @@ class EvermindLMLoRA(LanguageModel):
     it never applies the adapter twice. Neither the adapted embedding nor its gradient is ever made on the device.
     """
 
+    @checked
     def __init__(
         self,
         model: EvermindLM,
@@ -133,6 +135,7 @@ class EvermindLMLoRA(LanguageModel):
         return self.adapter.serialize()
 
     @classmethod
+    @checked
     async def load_adapter_async(
         cls,
         model: EvermindLM,
@@ -183,3 +186,4 @@ class EvermindLMLoRA(LanguageModel):
         if self._set_aside is not None:
             self.backend.free(self._set_aside)
             self._set_aside = None
+        self.backend = disposed(type(self).__name__)

@@ -8,7 +8,8 @@ from typing import Any
 
 from evermind_web import ops
 from evermind_web.backend.base import Buf
-from evermind_web.batch import Example, Item, Tokens, Window, check_item
+from evermind_web.batch import Example, Item, Tokens, Window, check_items
+from evermind_web.checks import checked, number_in
 from evermind_web.errors import InvalidArgumentError
 from evermind_web.flat_vector import FlatVector
 from evermind_web.language_model import LanguageModel
@@ -136,6 +137,7 @@ class Tuner:
         """Whether a fit is going on, so that the device holds what the host does not know yet."""
         return self._loop is not None
 
+    @checked
     async def run(
         self,
         model: LanguageModel,
@@ -160,7 +162,8 @@ class Tuner:
     ) -> list[float]:
         """See `EvermindLMLoRA.fit_async`."""
         adamw, chosen = AdamWOptions(lr, beta1, beta2, eps, weight_decay, shard), TrainingOptions(**options)
-        items, held_out = ([check_item(s, model.config.vocab_size) for s in given] for given in (sequences, validation))
+        number_in("lora_dropout", lora_dropout, 0, 0.95)
+        items, held_out = (check_items(given, model.config.vocab_size) for given in (sequences, validation))
         job = AdapterTraining(model, weights, adamw, chosen, held_out, lora_dropout, checkpoint)
         loop = self._loop = Loop(job, chosen, on_step=on_step, on_eval=on_eval, validating=bool(held_out))
         if resume is not None:

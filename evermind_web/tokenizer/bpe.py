@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from operator import index
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
+from evermind_web.checks import checked, whole_number
 from evermind_web.errors import FormatError, InvalidArgumentError
 from evermind_web.tokenizer import huggingface
 from evermind_web.tokenizer.byte_alphabet import to_symbols
@@ -23,7 +23,7 @@ from evermind_web.tokenizer.definition import (
 from evermind_web.tokenizer.engine import TokenizerEngine
 from evermind_web.tokenizer.learn import learn_merges
 from evermind_web.tokenizer.pretokenize import EVERMIND_PRE_TOKENIZER, build_splitter, repair_surrogates
-from evermind_web.tokenizer.stream import StreamDecoder
+from evermind_web.tokenizer.stream import StreamDecoder, token_ids
 
 _BASE_VOCAB = 4 + 256  # special tokens and bytes
 _PROGRESS_STEPS = 100  # calls of on_progress per training: enough for a bar, too few to cost anything
@@ -41,6 +41,7 @@ class BPETokenizer:
         self._engine: TokenizerEngine | None = None
 
     # ── filling ──────────────────────────────────────────────────────────────
+    @checked
     def train(
         self,
         corpus: str | Iterable[str],
@@ -66,8 +67,7 @@ class BPETokenizer:
             InvalidArgumentError: text that is no str, counts out of range, `vocab_size` below 260, or both sizes.
         """
         limit = _merge_limit(num_merges, vocab_size)
-        if _integer("min_pair_freq", min_pair_freq) < 1:
-            raise InvalidArgumentError(f"min_pair_freq: expected at least 1, got {min_pair_freq}")
+        whole_number("min_pair_freq", min_pair_freq)
         word_counts = _count_words(corpus)
         vocab = fresh_vocab()
 
@@ -89,6 +89,7 @@ class BPETokenizer:
         tokens, pairs = checked_vocab(vocab), checked_merges(merges)
         self._become(TokenizerDefinition(tokens, pairs, special_tokens(tokens, SpecialNames(), pairs)))
 
+    @checked
     def load_huggingface(
         self,
         spec: Mapping[str, Any],
@@ -111,6 +112,7 @@ class BPETokenizer:
         self._become(huggingface.parse(spec, bos, eos, pad, unk))
 
     @classmethod
+    @checked
     def from_str(cls, text: str) -> BPETokenizer:
         """The tokenizer of a tokenizer.json text; raises as `load_huggingface`, and FormatError for other text."""
         tokenizer = cls()
@@ -118,6 +120,7 @@ class BPETokenizer:
         return tokenizer
 
     @classmethod
+    @checked
     def from_file(cls, path: str | Path) -> BPETokenizer:
         """The tokenizer of a tokenizer.json file."""
         try:
@@ -135,6 +138,7 @@ class BPETokenizer:
         Path(path).write_text(self.to_str(), encoding="utf-8", newline="\n")
 
     # ── using ────────────────────────────────────────────────────────────────
+    @checked
     def encode(self, text: str, add_bos: bool = False, add_eos: bool = False, allow_special: bool = False) -> list[int]:
         """Token ids of `text`; of "" the empty list.
 
@@ -143,8 +147,6 @@ class BPETokenizer:
             allow_special: take `<|endoftext|>` and the like in the text for control tokens. Off by default: in
                 text that a user typed they are ordinary characters.
         """
-        if not isinstance(text, str):
-            raise InvalidArgumentError(f"text: expected str, got {type(text).__name__}; decode bytes first")
         ids = self.engine.encode(text, allow_special)
         if add_bos and self.bos_id is not None:
             ids.insert(0, self.bos_id)
@@ -152,24 +154,23 @@ class BPETokenizer:
             ids.append(self.eos_id)
         return ids
 
+    @checked
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = False) -> str:
         """Text of token ids; bytes that are not UTF-8 become U+FFFD, ids without a token give nothing."""
-        wanted = list(map(index, ids))
+        wanted = token_ids(ids)
         if skip_special_tokens:
             wanted = [i for i in wanted if i not in self.engine.special_ids]
         return self.engine.decode_bytes(wanted).decode("utf-8", "replace")
 
+    @checked
     def stream_decoder(self, skip_special_tokens: bool = False) -> StreamDecoder:
         """A decoder for ids that arrive one by one."""
         return StreamDecoder(self, skip_special_tokens)
 
-    def pad_or_truncate(self, ids: Sequence[int], max_len: int, side: str = "right") -> list[int]:
+    @checked
+    def pad_or_truncate(self, ids: Sequence[int], max_len: int, side: Literal["left", "right"] = "right") -> list[int]:
         """Exactly `max_len` ids: the first ones, or all and the pad id (0 if there is none) on `side`."""
-        if side not in ("left", "right"):
-            raise InvalidArgumentError(f"side: expected 'left' or 'right', got {side!r}")
-        if _integer("max_len", max_len) < 0:
-            raise InvalidArgumentError(f"max_len: expected 0 or more, got {max_len}")
-        kept = list(ids)[:max_len]
+        kept = token_ids(ids)[: whole_number("max_len", max_len, 0)]
         padding = [0 if self.pad_id is None else self.pad_id] * (max_len - len(kept))
         return padding + kept if side == "left" else kept + padding
 
@@ -249,24 +250,15 @@ class BPETokenizer:
 _EMPTY = "the tokenizer is empty: call train, load or load_huggingface first, or use BPETokenizer.from_file"
 
 
-def _integer(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise InvalidArgumentError(f"{name}: expected an integer, got {value!r}")
-    return index(value)
-
-
 def _merge_limit(num_merges: int | None, vocab_size: int | None) -> int:
     """How many merges are to be learned at most."""
     if vocab_size is None:
-        limit = 200 if num_merges is None else _integer("num_merges", num_merges)
-        if limit < 0:
-            raise InvalidArgumentError(f"num_merges: expected 0 or more, got {num_merges}")
-        return limit
+        return 200 if num_merges is None else whole_number("num_merges", num_merges, 0)
     if num_merges is not None:
         raise InvalidArgumentError(
             f"num_merges {num_merges} and vocab_size {vocab_size} are given: expected one of them"
         )
-    if _integer("vocab_size", vocab_size) < _BASE_VOCAB:
+    if whole_number("vocab_size", vocab_size) < _BASE_VOCAB:
         raise InvalidArgumentError(
             f"vocab_size: expected at least {_BASE_VOCAB} (4 special tokens and 256 bytes), got {vocab_size}; "
             "with fewer, some text could not be encoded"

@@ -7,8 +7,18 @@ from collections.abc import Iterable
 from operator import index
 from typing import TYPE_CHECKING
 
+from evermind_web.errors import InvalidArgumentError
+
 if TYPE_CHECKING:
     from evermind_web.tokenizer.bpe import BPETokenizer
+
+
+def token_ids(ids: Iterable[int]) -> list[int]:
+    """The ids as ints; InvalidArgumentError for what is no list of whole numbers."""
+    try:
+        return list(map(index, ids))
+    except TypeError:
+        raise InvalidArgumentError(f"ids must be a list of whole numbers, got {ids!r:.60}; encode gives one") from None
 
 
 class StreamDecoder:
@@ -26,8 +36,8 @@ class StreamDecoder:
 
     def feed(self, ids: int | Iterable[int]) -> str:
         """The text that is complete with these ids; may be empty."""
-        many = ids if isinstance(ids, Iterable) else (ids,)
-        data = b"".join([self._bytes.push(i) for i in map(index, many) if i not in self._skipped])
+        many = token_ids(ids if isinstance(ids, Iterable) else (ids,))
+        data = b"".join([self._bytes.push(i) for i in many if i not in self._skipped])
         return self._text.decode(data)
 
     def finish(self) -> str:

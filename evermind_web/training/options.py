@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from evermind_web.batch import Item, sequence_weights, token_weights
+from evermind_web.checks import check_fields, number_in, whole_number
 from evermind_web.errors import InvalidArgumentError
 from evermind_web.network import Noise
-from evermind_web.params import whole_number
 
 SCHEDULES = ("constant", "linear", "cosine")
 REDUCTIONS = ("sequence", "token")
@@ -48,14 +47,15 @@ class TrainingOptions:
     keep_best: bool = True
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for name in ("epochs", "accum_steps"):
             whole_number(name, getattr(self, name))
         for name in ("warmup_steps", "seed", "eval_every", "patience"):
             whole_number(name, getattr(self, name), 0)
         for name in ("max_grad_norm", "router_noise", "balance_coef"):
-            _within(name, getattr(self, name), 0, math.inf)
-        _within("dropout", self.dropout, 0, 0.95)
-        _within("min_lr_ratio", self.min_lr_ratio, 0, 1)
+            number_in(name, getattr(self, name), 0, math.inf)
+        number_in("dropout", self.dropout, 0, 0.95)
+        number_in("min_lr_ratio", self.min_lr_ratio, 0, 1)
         for name, allowed in (("lr_scheduler_type", SCHEDULES), ("loss_reduction", REDUCTIONS)):
             if getattr(self, name) not in allowed:
                 raise InvalidArgumentError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
@@ -79,8 +79,3 @@ class TrainingOptions:
     def weights(self, window: Sequence[Item]) -> list[float]:
         """Loss weights of the items of a window."""
         return token_weights(window) if self.loss_reduction == "token" else sequence_weights(window)
-
-
-def _within(name: str, value: Any, low: float, high: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high or value == math.inf:
-        raise InvalidArgumentError(f"{name} must be a number in {low}…{high}, got {value!r}")

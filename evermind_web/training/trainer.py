@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any
 
 from evermind_web.backend.base import Buf
-from evermind_web.batch import Example, Item, Tokens, Window, check_item
+from evermind_web.batch import Example, Item, Tokens, Window, check_items
+from evermind_web.checks import checked
 from evermind_web.environment import run_blocking
 from evermind_web.errors import InvalidArgumentError
 from evermind_web.flat_vector import FlatVector, read_all
@@ -29,6 +30,7 @@ class EvermindLMTrainer:
     All other keywords, epochs and accum_steps among them, are those of `TrainingOptions`.
     """
 
+    @checked
     def __init__(
         self,
         model: EvermindLM,
@@ -91,6 +93,7 @@ class EvermindLMTrainer:
         """See `Steppable`."""
         return await self.model.evaluate_items(self._validation, self.options.weights(self._validation))
 
+    @checked
     async def fit_async(
         self,
         sequences: Sequence[Tokens | Example],
@@ -113,8 +116,8 @@ class EvermindLMTrainer:
         be used, NonFiniteError with the step if the loss blows up.
         """
         vocab = self.model.config.vocab_size
-        items = [check_item(s, vocab) for s in sequences]
-        self._validation = [check_item(s, vocab) for s in validation]
+        items = check_items(sequences, vocab)
+        self._validation = check_items(validation, vocab)
         if validation and not any(item.scored for item in self._validation):
             raise InvalidArgumentError("the validation sequences have no target to score; give longer ones")
         if isinstance(resume, Snapshot):
@@ -166,6 +169,7 @@ class EvermindLMTrainer:
         """Blocking twin of `save_state_async`."""
         return run_blocking(self.save_state_async())
 
+    @checked
     def load_state(self, data: bytes) -> None:
         """Take over a state saved by `save_state`; go on with `fit(…, resume=True)` on the same sequences.
 

@@ -124,7 +124,7 @@ def test_absurd_sizes_are_refused_without_allocating() -> None:
 @pytest.mark.parametrize("given", ["model.evl0", Path("model.evl0"), None])
 @pytest.mark.parametrize("read", [read_evl0, read_lora])
 def test_a_path_in_place_of_bytes_is_refused_with_advice(read: Callable[[Any], object], given: object) -> None:
-    with pytest.raises(InvalidArgumentError, match=r"expected the bytes of a file, got .*read_bytes"):
+    with pytest.raises(InvalidArgumentError, match=r"must be the bytes of a file, got .*read_bytes"):
         read(given)
 
 

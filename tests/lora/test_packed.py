@@ -15,6 +15,7 @@ from evermind_web.lora import EvermindLMLoRA, LoraConfig, LoraModel, quantize_ba
 from evermind_web.lora.base import pack_matrix, stored_bytes
 from evermind_web.model import EvermindLM
 from tests.lora.common import TEXTS, adapted, apart, base_model
+from tests.parity import damage
 
 EMB = LoraConfig(r=4, lora_alpha=8)
 V, D = 4001, 64  # an odd number of rows
@@ -140,6 +141,6 @@ def test_what_cannot_be_packed_is_refused_by_name(cpu: Backend) -> None:
     base.set_parameter("token_embedding.weight", np.full((37, 12), 65520.0))
     with pytest.raises(InvalidArgumentError, match=r"token_embedding.weight does not fit fp16"):
         LoraModel.from_checkpoint(base.export_weights(), cpu, "fp16")
-    base.set_parameter("token_embedding.weight", np.full((37, 12), np.nan))
+    damage(base, 0, np.nan)
     with pytest.raises(InvalidArgumentError, match="int8 needs finite values"):
         LoraModel.from_checkpoint(base.export_weights(), cpu, "int8-row")

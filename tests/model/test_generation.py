@@ -17,7 +17,7 @@ from evermind_web.generation import Decoder
 from evermind_web.model import EvermindLM
 from tests.cases import MODEL_CASES, ModelCase, model_case
 from tests.counting import CountingBackend
-from tests.parity import make_model
+from tests.parity import damage, make_model
 
 HOT = 4.0  # a random model with a tied head likes to repeat itself: this makes its texts vary
 
@@ -222,9 +222,7 @@ def test_bad_lengths_are_refused(model: EvermindLM, value: Any) -> None:
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_sa2_damaged_weights_name_the_position(backend: Backend, value: float) -> None:
     damaged = make_model(backend, model_case("all-experts"))
-    weights = damaged.parameters()[0].data.copy()
-    weights[5] = value
-    damaged.set_parameter("token_embedding.weight", weights)
+    damage(damaged, 5, value)
     for temperature in (0.0, 1.0):
         with pytest.raises(NonFiniteError, match="logits not finite at position 3"):
             damaged.generate([1, 2, 3], temperature=temperature)

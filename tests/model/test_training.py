@@ -16,7 +16,7 @@ from evermind_web.model import EvermindLM
 from evermind_web.training import EvermindLMTrainer, Example, StepInfo
 from tests.cases import MODEL_CASES, ModelCase, model_case
 from tests.counting import CountingBackend
-from tests.parity import make_model
+from tests.parity import damage, make_model
 
 RAGGED = model_case("ragged")
 
@@ -224,9 +224,7 @@ def test_py8_a_huge_learning_rate_is_noticed_at_the_same_step_everywhere(backend
 
 def test_a_step_that_is_not_finite_changes_no_weight(backend: Backend) -> None:
     model = make_model(backend, RAGGED)
-    damaged = model.parameters()[0].data.copy()
-    damaged[RAGGED.sequences()[0][0]] = np.nan
-    model.set_parameter("token_embedding.weight", damaged)
+    damage(model, RAGGED.sequences()[0][0], np.nan)
     before = packed(model)
     with pytest.raises(NonFiniteError, match="loss is not finite at step 1"):
         EvermindLMTrainer(model).fit(RAGGED.sequences()[:1])

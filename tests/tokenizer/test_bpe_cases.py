@@ -155,7 +155,7 @@ def test_using_an_empty_tokenizer_says_what_to_do() -> None:
     for use in (lambda t: t.encode("a"), lambda t: t.decode([1]), lambda t: t.to_str(), lambda t: t.stream_decoder()):
         with pytest.raises(InvalidArgumentError, match="call train"):
             use(BPETokenizer())
-    with pytest.raises(InvalidArgumentError, match="decode bytes first"):
+    with pytest.raises(InvalidArgumentError, match="decode it first"):
         BPETokenizer().encode(b"abc")  # type: ignore[arg-type]
 
 
