@@ -43,6 +43,15 @@ store.subscribe(({ ready, busy, said }) => {
   if (ready) status.textContent = busy ? STATUS[busy] : `Ready. ${said}`.trim();
   document.documentElement.dataset.busy = busy;
 });
+// A file dropped beside the text boxes would take the page's place in the browser.
+/** @param {DragEvent} event */
+function keepPage(event) {
+  if (event.defaultPrevented || !event.dataTransfer?.types.includes("Files")) return;
+  event.preventDefault();
+  if (event.type === "drop") showNotice("Drop files onto the text box of step 1 or step 3.");
+}
+addEventListener("dragover", keepPage);
+addEventListener("drop", keepPage);
 addEventListener("beforeunload", (event) => {
   if (store.get().busy || hasUnsaved(store)) event.preventDefault();
 });

@@ -189,6 +189,7 @@ async def keep(phone: StoryPage, folder: Path) -> None:
     await look(phone.page, "phone-confirm")
     await phone.press(phone.part("confirm-ok"))
     await expect(phone.part("saved-list")).to_have_text("Nothing saved yet.")
+    assert not any((await phone.held()).values())
     assert await phone.page.evaluate("async () => (await navigator.serviceWorker.ready).active !== null")
     await phone.page.context.set_offline(True)
     await phone.page.reload()
