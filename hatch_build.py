@@ -46,7 +46,7 @@ AFTER_CODE = re.compile(r"[ \t]+// [^\n]*")  # in a kernel: WGSL has no strings 
 PRIVATE = re.compile(r"_(?!_)")
 # Modules that users of the package do not call: there, all counts as private.
 INTERNAL = re.compile(
-    r"evermind_web/(session/|backend/(?!base\b|request\b)|(batch|environment|layout|network|ops|params)\b)"
+    r"evermind_web/(session/|backend/(?!base\b|request\b)|(batch|checks|environment|layout|network|ops|params)\b)"
 )
 
 
