@@ -1,6 +1,6 @@
 """Federated averaging of adapters, simulated: many people's texts stay with them, only adapters travel.
 
-    python bench/federated.py --base base.evl0 --tokenizer tokenizer.json --text shakespeare.txt -o federated.json
+    python -m bench.federated --base base.evl0 --tokenizer tokenizer.json --text shakespeare.txt -o federated.json
 
 One base that everybody has. Each client owns a few scenes (5–20 KB). In a round the server sends the common adapter to
 a few clients; each trains it for a few steps on its own text and sends a message back: the adapter's new values and the
@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.svg import Chart, document
 from evermind_web import (
     BPETokenizer,
     EvermindLM,
@@ -283,34 +284,20 @@ def run(base: bytes, tokenizer: BPETokenizer, texts: Sequence[str], plan: Plan, 
 
 def svg(results: Sequence[dict[str, Any]]) -> str:
     """The curves, as a small picture."""
-    width, height, left, bottom = 560, 260, 56, 36
-    points = [p for r in results for p in r["curve"]]
-    rounds = max(n for n, _ in points)
-    low, high = min(v for _, v in points), max(v for _, v in points)
-    low, high = low - 0.05 * (high - low), high + 0.05 * (high - low)
-
-    def place(n: float, v: float) -> str:
-        x = left + (width - left - 12) * n / rounds
-        return f"{x:.1f},{12 + (height - bottom - 12) * (high - v) / (high - low):.1f}"
-
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" '
-        f'font-size="12" role="img"><title>Held-out bits per byte against rounds</title>'
-        f'<rect width="{width}" height="{height}" fill="#fff"/>'
-    ]
-    for i in range(5):
-        value = low + (high - low) * i / 4
-        x, y = place(0, value).split(",")
-        parts.append(
-            f'<path d="M{x} {y}H{width - 12}" stroke="#ddd"/><text x="6" y="{float(y) + 4:.1f}">{value:.3f}</text>'
-        )
-    for i, (r, colour) in enumerate(zip(results, ("#1668c7", "#c2410c", "#4d7c0f"), strict=False)):
-        line = " ".join(place(*p) for p in r["curve"])
-        parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        parts.append(f'<text x="{width - 130}" y="{28 + 16 * i}" fill="{colour}">{r["method"]}</text>')
-    parts.append(f'<text x="{left}" y="{height - 10}">rounds of {results[0]["sample"]} of ')
-    parts.append(f"{results[0]['clients']} clients, 0 to {rounds}; held-out bits per byte</text></svg>")
-    return "".join(parts) + "\n"
+    values = [v for r in results for _, v in r["curve"]]
+    rounds, margin = max(n for r in results for n, _ in r["curve"]), 0.05 * (max(values) - min(values))
+    chart = Chart(
+        "Held-out bits per byte",
+        f"rounds of {results[0]['sample']} of {results[0]['clients']} clients",
+        {r["method"]: r["curve"] for r in results},
+        ticks=[rounds * i / 4 for i in range(5)],
+        low=min(values) - margin,
+        high=max(values) + margin,
+        width=560,
+        height=260,
+        digits=4,
+    )
+    return document("Held-out bits per byte against rounds", [chart])
 
 
 def markdown(results: Sequence[dict[str, Any]]) -> str:

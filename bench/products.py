@@ -248,8 +248,9 @@ async def row(backend: Backend, kernel: str, rows: int, spec: dict[str, Any]) ->
     for part in (single, operation):
         part.free()
     m, k, n = product.shape(rows, V, D, H)
-    tflops = product.products * 2 * m * k * n / max(ms, 1e-9) / 1e9
-    return {
-        "op": product.op, "kernel": kernel, "m": m, "k": k, "n": n, "products": product.products, "ms": round(ms, 4),
-        "tflops": round(tflops, 2), "share_of_peak": round(tflops / PEAK, 3), **compared(off), "numpy": "float64",
-    }  # fmt: skip
+    shape = {"op": product.op, "kernel": kernel, "m": m, "k": k, "n": n, "products": product.products}
+    done = {"ms": round(ms, 4)}
+    if ms > 0:
+        tflops = product.products * 2 * m * k * n / ms / 1e9
+        done |= {"tflops": round(tflops, 2), "share_of_peak": round(tflops / PEAK, 3)}
+    return shape | done | compared(off) | {"numpy": "float64"}
