@@ -90,6 +90,8 @@ async def _measured(
         ]
     else:
         sequences = [ids for text in texts for ids in bench.corpus_to_sequences(text, tokenizer)]
+    if not sequences:
+        raise InvalidArgumentError("the texts have no sentence of 2 tokens: nothing to score; give longer ones")
     lengths = bench.token_byte_lengths(tokenizer)
     return await bench.benchmark_model_async(measured, sequences, arguments.top_k, byte_lengths=lengths)
 

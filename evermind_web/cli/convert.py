@@ -11,6 +11,7 @@ from typing import Any
 
 from evermind_web.backend.request import request_backend
 from evermind_web.cli import folder
+from evermind_web.cli.options import UsageError
 from evermind_web.errors import EvermindError, FormatError, InvalidArgumentError
 from evermind_web.formats.sniff import describe
 from evermind_web.interop.export import export_evermind_async, export_gguf_async, export_onnx_async, fp16_losses
@@ -53,7 +54,10 @@ async def run(arguments: argparse.Namespace) -> None:
         raise InvalidArgumentError(
             f"no format goes by the ending {arguments.target.suffix!r}; give --to, or one of {endings}"
         )
-    model = read_model(arguments.source, arguments.top_k, await request_backend("numpy"))
+    source, target = file_of(arguments.source), arguments.target
+    if target.resolve() in (source.resolve(), source.resolve().parent) or (target / folder.MODEL).exists():
+        raise UsageError(f"{target} already holds a model, which would be written over; name another TARGET")
+    model = read_model(source, arguments.top_k, await request_backend("numpy"))
     if kind == "huggingface":
         await _write_folder(model, arguments)
     else:
@@ -67,6 +71,8 @@ async def run(arguments: argparse.Namespace) -> None:
 
 
 async def _adapter(arguments: argparse.Namespace) -> None:
+    if arguments.target.resolve() == arguments.source.resolve():
+        raise UsageError(f"{arguments.target} is SOURCE itself, which would be written over; name another TARGET")
     base, _ = folder.load_model(arguments.base, await request_backend("numpy"))
     adapted = await folder.load_adapters(base, [str(arguments.source)])
     await folder.write_adapter(adapted, str(arguments.source), arguments.target, arguments.fp16)
@@ -74,9 +80,8 @@ async def _adapter(arguments: argparse.Namespace) -> None:
 
 
 # ── reading ──────────────────────────────────────────────────────────────────
-def read_model(source: Path, top_k: int | None, backend: Any) -> EvermindLM:
-    """The model in a file, or in the first file of a folder that holds one. Raises FormatError, OSError."""
-    path = _file_in(source) if source.is_dir() else source
+def read_model(path: Path, top_k: int | None, backend: Any) -> EvermindLM:
+    """The model in a file. Raises FormatError, OSError."""
     if path.suffix in (".pt", ".pth"):
         checkpoint: bytes = _torch().convert_file(path, _top_k(path, top_k))
         return EvermindLM.from_checkpoint(checkpoint, backend)
@@ -91,7 +96,10 @@ def read_model(source: Path, top_k: int | None, backend: Any) -> EvermindLM:
     raise FormatError(f"{path} holds no language model{f' (looks like {looks})' if looks else ''}; expected {READ}")
 
 
-def _file_in(source: Path) -> Path:
+def file_of(source: Path) -> Path:
+    """The file itself, or the first one of a folder that holds a model. Raises InvalidArgumentError."""
+    if not source.is_dir():
+        return source
     for name in (folder.MODEL, "model.safetensors", "pytorch_model.pt"):
         if (source / name).exists():
             return source / name
@@ -128,9 +136,8 @@ async def _write_folder(model: EvermindLM, arguments: argparse.Namespace) -> Non
     model.check_codec(tokenizer)
     options = {"tokenizer": tokenizer, "fp16": arguments.fp16, "name": arguments.name}
     result = await export_evermind_async(model, "huggingface", **options)
-    for file in result.files:
-        data = file.data.encode() if isinstance(file.data, str) else file.data
-        folder.write_file(arguments.target / file.path, data)
+    files = {f.path: f.data.encode() if isinstance(f.data, str) else f.data for f in result.files}
+    folder.write_files(arguments.target, files)
 
 
 def _tokenizer_of(source: Path, given: Path | None) -> BPETokenizer:

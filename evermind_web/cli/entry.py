@@ -12,6 +12,7 @@ from typing import Any
 
 from evermind_web._version import __version__
 from evermind_web.cli import bench, convert, generate, inspect_command, personalize, train
+from evermind_web.cli.options import UsageError
 from evermind_web.errors import EvermindError
 
 COMMANDS = (train, generate, personalize, bench, inspect_command, convert)
@@ -26,6 +27,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             warnings.showwarning = _note
             asyncio.run(arguments.run(arguments))
             sys.stdout.flush()
+    except UsageError as error:
+        return _fail(str(error), 2)
     except EvermindError as error:
         return _fail(str(error))
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
@@ -60,9 +63,9 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _fail(message: str) -> int:
+def _fail(message: str, code: int = 1) -> int:
     print(f"evermind_web: error: {' '.join(message.split())}", file=sys.stderr)
-    return 1
+    return code
 
 
 def _note(

@@ -1,17 +1,18 @@
 """A model on disk: a folder with `model.evl0`, `tokenizer.json` and, while it may be trained on, `state.safetensors`.
 
-Every file is written beside its place and moved there, so that a crash leaves the old one or the new one.
+Files are written beside their places and moved there when all are written: a crash leaves the old or the new ones.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from evermind_web.backend.base import Backend
+from evermind_web.cli.options import UsageError
 from evermind_web.errors import FormatError, InvalidArgumentError
 from evermind_web.lora import LoraModel
 from evermind_web.lora.peft_io import CONFIG_FILE, WEIGHTS_FILE
@@ -22,20 +23,35 @@ from evermind_web.tokenizer import BPETokenizer
 MODEL, TOKENIZER, STATE, RUN = "model.evl0", "tokenizer.json", "state.safetensors", "run.json"
 
 
+def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write files by name, all or none; the last one is moved to its place last."""
+    folder.mkdir(parents=True, exist_ok=True)
+    beside = {name: folder / f"{name}.tmp" for name in files}
+    try:
+        for name, data in files.items():
+            with beside[name].open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        for name, written in beside.items():
+            written.replace(folder / name)
+    finally:
+        for written in beside.values():
+            written.unlink(missing_ok=True)
+
+
 def write_file(path: Path, data: bytes) -> None:
     """Write `data` to `path`, all or nothing."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(path.name + ".tmp")
-    with beside.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
+    write_files(path.parent, {path.name: data})
 
 
 def read_texts(paths: list[str]) -> list[str]:
-    """The texts in these files. Raises OSError, or InvalidArgumentError for a file that is not text."""
-    return [read_text(Path(path).read_bytes(), path) for path in paths]
+    """The texts in these files. Raises OSError, InvalidArgumentError for what is not text, UsageError for nothing."""
+    texts = [read_text(Path(path).read_bytes(), path) for path in paths]
+    for path, text in zip(paths, texts, strict=True):
+        if not text.strip():
+            raise UsageError(f"{path} is empty: expected UTF-8 text; name a file that holds some")
+    return texts
 
 
 def load_tokenizer(folder: Path) -> BPETokenizer:
@@ -83,11 +99,10 @@ def read_adapter(path: Path) -> tuple[bytes | dict[str, bytes], str | None]:
 async def write_adapter(adapted: LoraModel, name: str, path: Path, fp16: bool = False) -> None:
     """A LORA file where the path ends in .lora, else a PEFT folder; both with the base's fingerprint."""
     if path.suffix == ".lora":
-        write_file(path, adapted.save_lora_blob(name))
-        write_json(notes_of(path), {"base_fingerprint": await adapted.base.fingerprint_async()})
+        notes = json_bytes({"base_fingerprint": await adapted.base.fingerprint_async()})
+        write_files(path.parent, {notes_of(path).name: notes, path.name: adapted.save_lora_blob(name)})
         return
-    for file, data in (await adapted.save_adapter_async(name, fp16)).items():
-        write_file(path / file, data)
+    write_files(path, await adapted.save_adapter_async(name, fp16))
 
 
 def notes_of(adapter: Path) -> Path:
@@ -106,9 +121,9 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def write_json(path: Path, value: dict[str, Any]) -> None:
+def json_bytes(value: dict[str, Any]) -> bytes:
     """`value` as indented JSON."""
-    write_file(path, json.dumps(value, indent=1, ensure_ascii=False).encode() + b"\n")
+    return json.dumps(value, indent=1, ensure_ascii=False).encode() + b"\n"
 
 
 def _existing(folder: Path, name: str) -> Path:

@@ -9,9 +9,15 @@ from typing import Any
 
 from evermind_web.backend.base import Backend
 from evermind_web.backend.request import request_backend
+from evermind_web.errors import InvalidArgumentError
 from evermind_web.generation import GenerationConfig
 from evermind_web.optim import AdamWOptions
 from evermind_web.training import TrainingOptions
+
+
+class UsageError(InvalidArgumentError):
+    """The command line asks for what cannot be, which only its files show: exit code 2."""
+
 
 TYPES: dict[str, Any] = {"int": int, "float": float, "str": str}
 # As on the page: 8 windows a step. The library's own default, 1, is the reference's.
@@ -99,6 +105,14 @@ def generation_values(arguments: argparse.Namespace) -> dict[str, Any]:
 def _values(arguments: argparse.Namespace, options: type) -> dict[str, Any]:
     given: Mapping[str, Any] = vars(arguments)
     return {field.name: given[field.name] for field in fields(options) if field.name in given}
+
+
+def count(text: str) -> int:
+    """An argument that is a whole number from 1 on."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
+    return number
 
 
 def add_backend_flag(parser: argparse.ArgumentParser) -> None:

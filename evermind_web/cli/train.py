@@ -78,11 +78,14 @@ async def run(arguments: argparse.Namespace) -> None:
     print(f"{model.num_parameters:,} weights, {len(train)} windows, {len(held_out)} held out, {backend.name}")
 
     def save(finished: bool = False) -> None:
-        folder.write_file(out / folder.MODEL, model.export_weights())
-        folder.write_file(out / folder.STATE, trainer.save_state())
-        folder.write_json(out / folder.RUN, settings | {"finished": finished})
+        files = {
+            folder.TOKENIZER: tokenizer.to_str().encode(),
+            folder.STATE: trainer.save_state(),
+            folder.RUN: folder.json_bytes(settings | {"finished": finished}),
+            folder.MODEL: model.export_weights(),
+        }
+        folder.write_files(out, files)
 
-    folder.write_file(out / folder.TOKENIZER, tokenizer.to_str().encode())
     with progress("step") as bar, stopping(trainer.stop) as stopped:
 
         def on_eval(info: EvalInfo) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
+import shutil
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +18,7 @@ import pytest
 from evermind_web import BPETokenizer, EvermindLM, EvermindLMLoRA
 from evermind_web.cli import main
 from evermind_web.cli import progress as progress_module
+from evermind_web.cli.folder import write_files
 
 SAMPLES = Path(__file__).parents[2] / "web" / "samples"
 SMALL = ["--d-model", "12", "--hidden-dim", "8", "--vocab-size", "300", "--window", "32", "--accum-steps", "16"]
@@ -179,6 +184,57 @@ def test_sampling_flags_reach_the_model(taught: Path, capsys: pytest.CaptureFixt
     assert "top_p" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("wrong", [["--top-p", "7"], ["--logit-bias", "999999=1"], ["--stop", ""]])
+def test_nothing_is_printed_before_the_settings_are_checked(
+    wrong: list[str], taught: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli("generate", taught, "--prompt", "Alice ", *wrong) == 1
+    assert capsys.readouterr().out == ""
+
+
+def test_a_run_that_fails_leaves_nothing_and_a_failed_save_the_old_files(
+    texts: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli("train", texts[0], "-o", tmp_path / "m", *SMALL, "--lr", "1e30") == 1
+    assert "not finite" in capsys.readouterr().err
+    assert not (tmp_path / "m").exists()
+
+    write_files(tmp_path / "two", {"a": b"old", "b": b"old"})
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full_at(2))
+        with pytest.raises(OSError, match="No space left"):
+            write_files(tmp_path / "two", {"a": b"new", "b": b"new"})
+    assert {p.name: p.read_bytes() for p in (tmp_path / "two").iterdir()} == {"a": b"old", "b": b"old"}
+
+
+def full_at(call: int) -> Callable[[int], None]:
+    """`os.fsync` on a disk that is full at that call."""
+    calls = iter(range(1, call + 1))
+
+    def fsync(file: int) -> None:
+        if next(calls) == call:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    return fsync
+
+
+def test_converting_over_the_source_or_another_model_is_refused(
+    taught: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, published = tmp_path / "m", tmp_path / "hf"
+    shutil.copytree(taught, model)
+    assert cli("convert", model, published) == 0
+    assert cli("convert", model, published) == 0  # what it wrote itself may be written again
+    kept = {p: p.read_bytes() for p in (*model.iterdir(), *published.iterdir())}
+    for source, target in (
+        (model, model), (model, model / "model.evl0"), (model / "model.evl0", model), (published, published),
+        (published, published / "model.safetensors"), (published / "model.safetensors", published), (published, model),
+    ):  # fmt: skip
+        assert cli("convert", source, target, "--fp16") == 2
+        assert "written over; name another TARGET" in capsys.readouterr().err
+    assert {p: p.read_bytes() for p in (*model.iterdir(), *published.iterdir())} == kept
+
+
 def test_an_adapter_learns_leaves_the_base_and_knows_it(
     texts: tuple[Path, Path], taught: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -246,6 +302,7 @@ def test_adapters_go_from_lora_to_peft_and_back(
     assert cli("personalize", taught, texts[1], "-o", tmp_path / "a.lora", "--rank", 3, "--window", 32) == 0
     assert cli("convert", tmp_path / "a.lora", tmp_path / "peft", "--base", taught) == 0
     assert cli("convert", tmp_path / "peft", tmp_path / "b.lora", "--base", taught) == 0
+    assert cli("convert", tmp_path / "peft", tmp_path / "peft", "--base", taught) == 2
     for end in ("", ".json"):
         assert (tmp_path / f"a.lora{end}").read_bytes() == (tmp_path / f"b.lora{end}").read_bytes()
 

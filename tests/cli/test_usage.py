@@ -41,8 +41,10 @@ def test_every_number_of_a_generation_is_a_flag(capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["nonsense"], ["train"], ["generate"], ["train", "x", "-o", "y", "--epochs", "many"]]
-)
+    "arguments",
+    [[], ["nonsense"], ["train"], ["generate"], ["train", "x", "-o", "y", "--epochs", "many"],
+     ["generate", "m", "-n", "0"], ["generate", "m", "-n", "-1"]],
+)  # fmt: skip
 def test_wrong_usage_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         main(arguments)
@@ -82,6 +84,28 @@ def test_errors_are_one_line_and_exit_with_1(
     assert error.startswith("evermind_web: error: ")
     assert message in error
     assert not Path("m", "model.evl0").exists()
+
+
+@pytest.mark.parametrize("content", ["", " \n\t\n"], ids=["nothing", "blanks"])
+@pytest.mark.parametrize(
+    "arguments", [["train", "-o", "m"], ["bench"], ["bench", "--model", "m"], ["personalize", "m", "-o", "a.lora"]]
+)
+def test_an_empty_text_is_wrong_usage(
+    arguments: list[str], content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text("A short text. And one more sentence of it.", encoding="utf-8")
+    Path("empty.txt").write_text(content, encoding="utf-8")
+    before = {"text.txt", "empty.txt"}
+    if "m" in arguments[:3] and arguments[0] != "train":
+        assert main(["train", "text.txt", "-o", "m", "--d-model", "4", "--hidden-dim", "4", "--window", "8"]) == 0
+        before.add("m")
+    texts = ["text.txt", "empty.txt"]
+    where = 2 if arguments[0] == "personalize" else 1
+    assert main([*arguments[:where], *texts, *arguments[where:]]) == 2
+    assert "empty.txt is empty" in capsys.readouterr().err
+    assert {path.name for path in tmp_path.iterdir()} == before
 
 
 def test_windows_are_mixed_once_and_the_end_of_each_text_is_held_out() -> None:
