@@ -105,6 +105,11 @@ async function start() {
     store.set({ session });
   });
   evermind.addEventListener("lost", (event) => showNotice(sentence(/** @type {CustomEvent} */ (event).detail)));
+  evermind.addEventListener("elsewhere", (event) => {
+    const notices = /** @type {CustomEvent<string[]>} */ (event).detail;
+    if (notices.length) showNotice(notices.join(" "));
+    void saved.refresh();
+  });
   showBackend(evermind.info);
   query("#about", HTMLElement).textContent = `Evermind ${evermind.info.version}. Python, WebAssembly and WebGPU in this page.`;
   await Promise.all([saved.refresh(), first.offer()]);

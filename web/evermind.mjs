@@ -124,7 +124,8 @@ export async function load({ backend = null, onProgress, base = import.meta.url,
 
 /**
  * One model in one worker; get it from `load`. Events: "change" (`detail`: SessionInfo), "progress" (`detail`:
- * Progress), "lost" (`detail`: the sentence; the GPU went away, and the model was brought back or learning goes on).
+ * Progress), "lost" (`detail`: the sentence; the GPU went away, and the model was brought back or learning goes on),
+ * "elsewhere" (another tab has saved, renamed or deleted something; `detail`: sentences on what is in memory here).
  */
 export class Evermind extends EventTarget {
   #worker;
@@ -134,6 +135,8 @@ export class Evermind extends EventTarget {
   #nextCall = 1;
   /** @type {Map<number, (event: any) => void>} */
   #listeners = new Map();
+  /** How many times another tab has changed something that was not taken up yet. */
+  #unseen = 0;
 
   /** @param {Worker} worker @param {Remote} remote @param {any} info */
   constructor(worker, remote, info) {
@@ -143,6 +146,7 @@ export class Evermind extends EventTarget {
     this.#info = info;
     worker.addEventListener("message", ({ data }) => {
       const sent = data?.evermind;
+      if (sent?.elsewhere) void this.#follow();
       if (sent?.event) this.#listeners.get(sent.call)?.(camelCase(JSON.parse(sent.event)));
     });
   }
@@ -349,6 +353,17 @@ export class Evermind extends EventTarget {
   #changed(session) {
     this.#info = { ...this.#info, ...session };
     this.dispatchEvent(new CustomEvent("change", { detail: this.#info }));
+  }
+
+  /** Another tab has changed what is saved; looked at once for all that comes meanwhile. */
+  async #follow() {
+    if (this.#unseen++) return;
+    while (this.#unseen) {
+      this.#unseen = 1;
+      const { notices = [] } = await this.request("follow", {}).catch(() => ({}));
+      this.dispatchEvent(new CustomEvent("elsewhere", { detail: notices }));
+      this.#unseen--;
+    }
   }
 
   /** The worker has opened a device again; find out which. @param {string} message */

@@ -44,8 +44,8 @@ export async function openStore(options = {}) {
     await engine.connect();
     return store;
   } catch (error) {
+    store.close();
     if (!NO_DATABASE.has(nameOf(error))) throw asStorageError(error);
-    engine.close();
     return new Store(name, new MemoryEngine(), PRIVATE_NOTICE);
   }
 }
@@ -73,6 +73,7 @@ export async function persistStorage() {
 /** Named records of bytes. Get one from `openStore`. All methods reject with the errors of this module. */
 export class Store {
   #engine;
+  #others;
 
   /** @param {string} name @param {Engine} engine @param {string} notice */
   constructor(name, engine, notice) {
@@ -85,6 +86,10 @@ export class Store {
     /** Called after the connection was closed because another tab upgrades or deletes the database.
      * @type {((change: VersionChange) => void) | null} */
     this.onversionchange = null;
+    /** Called after another tab, or another store of this name, has changed something. @type {(() => void) | null} */
+    this.onchange = null;
+    this.#others = engine.persistent && globalThis.BroadcastChannel ? new BroadcastChannel(`evermind store ${name}`) : null;
+    if (this.#others) this.#others.onmessage = () => this.onchange?.();
   }
 
   /**
@@ -166,12 +171,15 @@ export class Store {
   /** Let go of the connection. Every later call is refused. */
   close() {
     this.#engine.close();
+    this.#others?.close();
+    this.#others = null;
   }
 
   /** @param {string[]} names @param {number} need bytes @param {(existing: (Row | undefined)[]) => Change} plan */
   async #change(names, need, plan) {
     try {
       await this.#engine.change(names, plan);
+      this.#others?.postMessage("changed");
     } catch (error) {
       throw need && nameOf(error) === "QuotaExceededError" ? await fullError(error, need) : asStorageError(error);
     }

@@ -41,7 +41,7 @@ async function boot(options) {
     downloads.end();
     progress("python", "Starting Python", 0, 0);
     // Under a strict Content-Security-Policy the wheel cannot import its own modules from Blob URLs.
-    py.registerJsModule("evermind_web_js", { bridge, store });
+    py.registerJsModule("evermind_web_js", { bridge, store: { ...store, openStore } });
     const open = py.runPython("from evermind_web.session import Face; Face.open");
     progress("device", "Looking for a GPU", 0, 0);
     const face = await settle(open(JSON.stringify(options)));
@@ -62,6 +62,13 @@ async function readManifest() {
   const response = await fetch(url);
   if (!response.ok) throw new Error(`evermind.json not found at ${url} (HTTP ${response.status})`);
   return response.json();
+}
+
+/** A store that tells the page of changes by other tabs. @param {Parameters<typeof store.openStore>[0]} options */
+async function openStore(options) {
+  const opened = await store.openStore(options);
+  opened.onchange = () => post({ elsewhere: true });
+  return opened;
 }
 
 /**

@@ -17,6 +17,7 @@ from evermind_web._version import __version__
 from evermind_web.errors import EvermindError
 from evermind_web.session.core import Session
 from evermind_web.session.devices import open_wished
+from evermind_web.session.following import follow
 from evermind_web.session.library import Library
 from evermind_web.session.mood import Mood
 from evermind_web.session.personas import Personas
@@ -188,6 +189,9 @@ class Face:
 
     async def _do_list(self, arguments: Arguments, buffers: list[bytes], emit: Emit) -> Any:
         return await self.library.items()
+
+    async def _do_follow(self, arguments: Arguments, buffers: list[bytes], emit: Emit) -> Any:
+        return await follow(self.library)
 
     async def _do_storage(self, arguments: Arguments, buffers: list[bytes], emit: Emit) -> Any:
         return await self.library.storage()

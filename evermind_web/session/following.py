@@ -7,6 +7,7 @@ deleted there stays in memory, unsaved, so that nothing is lost; the sentences t
 from __future__ import annotations
 
 import asyncio
+import json
 import zlib
 from typing import Any
 
@@ -20,7 +21,7 @@ BUSY_SECONDS = 0.3  # between two looks at whether a job is over
 async def follow(library: Library) -> dict[str, Any]:
     """Wait until no job runs, then look at the store. Returns `notices`, sentences, and the session's description."""
     session = library.session
-    while session.busy:
+    while session.busy:  # noqa: ASYNC110 - a job tells nobody when it is over
         await asyncio.sleep(BUSY_SECONDS)
     notices: list[str] = []
     with session.exclusive("Looking at what another tab saved"):
@@ -57,7 +58,9 @@ async def _follow_adapters(library: Library, current: ModelSet, records: dict[st
             notices.append(f"“{name}” is called “{new}” now: it was renamed in another tab.")
         else:
             adapter.saved = False
-            notices.append(f"“{name}” was deleted in another tab. It is still in memory here: save the model to keep it.")
+            notices.append(
+                f"“{name}” was deleted in another tab. It is still in memory here: save the model to keep it."
+            )
     if current.saved:
         for name in records.keys() - current.adapters.keys():
             current.put(await _read(library, records[name]))
@@ -66,7 +69,8 @@ async def _follow_adapters(library: Library, current: ModelSet, records: dict[st
 
 def _same(adapter: Adapter, record: Record) -> bool:
     """Whether a record holds what is in memory."""
-    return zlib.crc32(adapter.data) == record.crc32 and adapter.metadata == record.metadata.get("training", {})
+    training = json.loads(json.dumps(adapter.metadata))  # a record has lists where Python may have tuples
+    return zlib.crc32(adapter.data) == record.crc32 and training == record.metadata.get("training", {})
 
 
 async def _read(library: Library, record: Record) -> Adapter:
