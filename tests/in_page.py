@@ -10,6 +10,7 @@ from evermind_web.backend.request import request_backend
 from evermind_web.backend.webgpu_backend import WebGPUBackend
 from tests import golden_models, learning, parity
 from tests.cases import MODEL_CASES, op_cases
+from tests.splits import SPLITS, compare_splits
 
 _opened: list[WebGPUBackend] = []
 
@@ -53,6 +54,11 @@ async def models() -> dict[str, Any]:
 async def steps() -> dict[str, Any]:
     """Three optimizer steps of every model case."""
     return report(await parity.compare_training(NumpyBackend(), await webgpu(), MODEL_CASES))
+
+
+async def splits() -> dict[str, Any]:
+    """Models whose vectors lie in several buffers."""
+    return report(await compare_splits(await webgpu(), SPLITS[:1]))
 
 
 async def learn(text: str, other: str) -> dict[str, Any]:

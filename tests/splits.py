@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
 
 import numpy as np
 
 from evermind_web.backend.base import Array, Backend
 from evermind_web.training import EvermindLMTrainer, StepInfo
 from tests.cases import model_case
+from tests.counting import CountingBackend
 from tests.parity import LR, Findings, make_model, weights_agree
 
 # Case, bytes of a buffer, parts that this makes of the weights.
@@ -26,19 +28,15 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-class Narrow:
+class Narrow(CountingBackend):
     """A backend as it is, that says its buffers hold `max_buffer_bytes`."""
 
     def __init__(self, inner: Backend, max_buffer_bytes: int) -> None:
-        self.inner, self.max_buffer_bytes = inner, max_buffer_bytes
+        super().__init__(inner)
+        self.max_buffer_bytes = max_buffer_bytes
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
-
-
-def narrow(backend: Backend, nbytes: int) -> Backend:
-    """`backend` with buffers of so many bytes."""
-    return cast("Backend", Narrow(backend, nbytes))
+    def replay(self, key: Hashable, build: Callable[[], None]) -> None:
+        self.inner.replay(key, build)
 
 
 async def trained(backend: Backend, name: str, options: dict[str, Any]) -> tuple[int, list[StepInfo], Array]:
@@ -56,14 +54,14 @@ async def trained(backend: Backend, name: str, options: dict[str, Any]) -> tuple
         model.dispose()
 
 
-async def compare_splits(backend: Backend) -> Findings:
+async def compare_splits(backend: Backend, splits: Sequence[tuple[str, int, int]] = SPLITS) -> Findings:
     """Three steps, cut and in one part: bit for bit, but for clipping, whose norm is summed in another order."""
     findings = Findings()
-    for name, nbytes, parts in SPLITS:
+    for name, nbytes, parts in splits:
         for note, options in OPTIONS.items():
             what = f"{name} of {nbytes} bytes, {note}"
             one, want, whole = await trained(backend, name, options)
-            cut, got, weights = await trained(narrow(backend, nbytes), name, options)
+            cut, got, weights = await trained(Narrow(backend, nbytes), name, options)
             if (one, cut, len(got)) != (1, parts, 3):
                 findings.problems.append(f"{what}: {one} and {cut} parts, {len(got)} steps")
             exact = note != "clipped"

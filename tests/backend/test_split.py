@@ -16,7 +16,7 @@ from evermind_web.flat_vector import FlatVector, part_sizes
 from evermind_web.paging import PagedEvermindLM
 from evermind_web.training import Snapshot
 from tests.counting import CountingBackend
-from tests.splits import OPTIONS, SPLITS, compare_splits, narrow
+from tests.splits import OPTIONS, SPLITS, Narrow, compare_splits
 
 SHAPE = (37, 12, 2, 3, 20, 4, 2)
 MIXTURE = 13_056  # bytes of the largest tensor, or mixture, of this shape
@@ -25,7 +25,7 @@ LIMITS = (10**9, 16_384, MIXTURE)  # 1, 2, 4 parts
 
 
 def small(backend: Backend, nbytes: int, seed: int = 5) -> EvermindLM:
-    return EvermindLM(*SHAPE, seed=seed, backend=narrow(backend, nbytes))
+    return EvermindLM(*SHAPE, seed=seed, backend=Narrow(backend, nbytes))
 
 
 def test_three_steps_are_the_same(backend: Backend) -> None:
@@ -93,7 +93,10 @@ def test_files_names_and_gradients_are_the_same(backend: Backend) -> None:
 
 
 def test_parameters_on_numpy_are_the_memory_itself() -> None:
-    model = small(NumpyBackend(), MIXTURE)
+    backend = NumpyBackend()
+    backend.max_buffer_bytes = MIXTURE
+    model = EvermindLM(*SHAPE, backend=backend)
+    assert len(model.flat.parts) == 4
     for p in model.parameters():
         p.data[...] = 1
     assert sum(p.data.sum() for p in model.parameters()) == model.num_parameters
@@ -102,11 +105,11 @@ def test_parameters_on_numpy_are_the_memory_itself() -> None:
 
 def test_adapters_and_paging_over_parts(backend: Backend) -> None:
     whole = EvermindLM(*SHAPE, seed=5)
-    data, limited = whole.export_weights(), narrow(backend, MIXTURE)
+    data, limited = whole.export_weights(), Narrow(backend, MIXTURE)
     lora = LoraModel.from_checkpoint(data, limited)
     assert lora.forward([1, 2, 3]) == pytest.approx(whole.forward([1, 2, 3]), abs=1e-5)
     lora.dispose()
-    paged = PagedEvermindLM.open(data, 50_000, narrow(backend, 2_048))
+    paged = PagedEvermindLM.open(data, 50_000, Narrow(backend, 2_048))
     assert len(paged._flat.parts) > 1
     assert paged.forward([1, 2, 3]) == pytest.approx(whole.forward([1, 2, 3]), abs=1e-5)
     paged.dispose()

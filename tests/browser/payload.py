@@ -8,7 +8,7 @@ from typing import Any
 from tests.browser.harness import PyodidePage
 
 TESTS = Path(__file__).parent.parent
-MODULES = ("operands", "cases", "parity", "golden_data", "golden_models", "learning", "in_page")
+MODULES = ("operands", "cases", "counting", "parity", "splits", "golden_data", "golden_models", "learning", "in_page")
 GOLDEN = ("lm_forward", "lm_grad", "generate", "lm_models")
 
 
