@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tools.common import CACHE, ToolError, sha256
+from tools.common import CACHE, ToolError, sha256, working
 
 RUNTIME_PYTHON = (3, 13)
 
@@ -40,7 +40,8 @@ def compiled(archive: Path) -> Path:
             copy = Path(work) / archive.name
             shutil.copyfile(archive, copy)
             command = [sys.executable, "-m", "pyodide_cli", "py-compile", "--silent", str(copy)]
-            done = subprocess.run(command, capture_output=True, text=True)
+            with working("dist", f"compiling {archive.name} to bytecode"):
+                done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode:
                 raise ToolError(f"pyodide py-compile {archive.name}: {(done.stderr or done.stdout)[-1000:]}")
             (Path(work) / "done").mkdir()

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tools.common import CACHE, ToolError, fail, say
+from tools.common import CACHE, ToolError, fail, say, working
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 UNPACKED = CACHE / "chromium"
@@ -148,9 +148,9 @@ def get(sources: list[str]) -> Path:
         if key == "root" and os.geteuid() != 0:
             continue
         started = time.monotonic()
-        say("chromium", f"{text} …")
         try:
-            source()
+            with working("chromium", text):
+                source()
         except ToolError as error:
             refusals.append(f"  {text}: {error}")
             say("chromium", f"that failed: {error}")

@@ -5,9 +5,13 @@ Standard library only: tools/setup.py runs on the machine's own Python, before .
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import sys
+import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -15,6 +19,7 @@ CACHE = Path(os.environ.get("EVERMIND_CACHE") or ROOT / ".cache")
 DIST = ROOT / "dist"
 NODE_MODULES = ROOT / "node_modules"
 VENV = ROOT / ".venv"
+SECONDS_BETWEEN_LINES = 10.0  # of a stage that takes long
 
 
 class ToolError(Exception):
@@ -24,6 +29,25 @@ class ToolError(Exception):
 def say(stage: str, text: str) -> None:
     """Print one line of progress: the stage's name, then what it did."""
     print(f"[{stage}] {text}", flush=True)
+
+
+@contextlib.contextmanager
+def working(stage: str, text: str) -> Iterator[None]:
+    """Say what is being done for the time of the block, and that it goes on, every few seconds, until it ends."""
+    say(stage, f"{text} …")
+    started, ended = time.monotonic(), threading.Event()
+
+    def remind() -> None:
+        while not ended.wait(SECONDS_BETWEEN_LINES):
+            say(stage, f"{text}: {time.monotonic() - started:.0f} s so far")
+
+    reminder = threading.Thread(target=remind, daemon=True)
+    reminder.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        reminder.join()
 
 
 def fail(error: Exception) -> int:

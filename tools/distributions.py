@@ -7,7 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tools.common import ROOT, ToolError
+from tools.common import ROOT, ToolError, working
 
 
 def build(target: str, folder: Path, project: Path = ROOT) -> Path:
@@ -23,7 +23,8 @@ def build(target: str, folder: Path, project: Path = ROOT) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as work:
         command = [sys.executable, "-m", "hatchling", "build", "--target", target, "--directory", work]
-        done = subprocess.run(command, cwd=project, capture_output=True, text=True)
+        with working("dist", f"building the {target} of {project.name}"):
+            done = subprocess.run(command, cwd=project, capture_output=True, text=True)
         built = list(Path(work).iterdir())
         if done.returncode or len(built) != 1:
             raise ToolError(f"the {target} could not be built:\n{(done.stderr or done.stdout)[-2000:]}")

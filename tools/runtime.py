@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from tools.common import CACHE, NODE_MODULES, ToolError, fail, megabytes, say, sha256
+from tools.common import CACHE, NODE_MODULES, ToolError, fail, megabytes, say, sha256, working
 
 PYODIDE = NODE_MODULES / "pyodide"
 PACKAGES = ("numpy", "regex", "micropip")
@@ -128,7 +128,8 @@ def obtain(entry: Entry, folder: Path, sources: Iterable[tuple[str, Source]] = S
     refusals = []
     for name, source in sources:
         try:
-            data = source(target.name)
+            with working("runtime", f"fetching {target.name} from {name}"):
+                data = source(target.name)
             verify(data, entry)
         except Exception as error:  # any failure of a source means: ask the next one
             refusals.append(f"  {name}: {type(error).__name__}: {str(error)[:200]}")

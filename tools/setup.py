@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from tools.common import NODE_MODULES, ROOT, VENV, ToolError, fail, fingerprint, say, stamped
+from tools.common import NODE_MODULES, ROOT, VENV, ToolError, fail, fingerprint, say, stamped, working
 from tools.pythons import ACCEPTED, choose, probe
 
 REQUIREMENTS = ROOT / "tools" / "requirements-dev.txt"
@@ -44,7 +44,8 @@ def make_venv() -> str:
             done = "kept"
         else:
             done = f"made with {python}"
-            call("python", python, "-m", "venv", "--clear", VENV)
+            with working("python", f"making .venv with {python}"):
+                call("python", python, "-m", "venv", "--clear", VENV)
     number = ".".join(map(str, version))
     without = "" if version[:2] == ACCEPTED[0] else " (no bytecode copy in dist/: that takes Python 3.13)"
     say("python", f"{number}, .venv {done}{without}")
@@ -60,9 +61,10 @@ def install_python_packages(version: str) -> None:
         return
     started = time.monotonic()
     pip = (VENV_PYTHON, "-m", "pip", "install", "-qq", "--disable-pip-version-check")
-    say("pip", "installing the pinned development tools …")
-    call("pip", *pip, "--require-hashes", "-r", REQUIREMENTS)
-    call("pip", *pip, "--no-deps", "--no-build-isolation", "--editable", ROOT)
+    with working("pip", "installing the pinned development tools"):
+        call("pip", *pip, "--require-hashes", "-r", REQUIREMENTS)
+    with working("pip", "building this checkout in place"):
+        call("pip", *pip, "--no-deps", "--no-build-isolation", "--editable", ROOT)
     stamp.write_text(value)
     say("pip", f"installed in {time.monotonic() - started:.0f} s")
 
@@ -77,7 +79,8 @@ def install_node_packages() -> None:
     if not shutil.which("npm"):
         raise ToolError("npm is not on the path: install Node.js 20 or newer with npm")
     started = time.monotonic()
-    call("npm", "npm", "ci", "--silent", "--no-audit", "--no-fund", "--ignore-scripts")
+    with working("npm", "installing the locked JavaScript libraries"):
+        call("npm", "npm", "ci", "--silent", "--no-audit", "--no-fund", "--ignore-scripts")
     stamp.write_text(value)
     say("npm", f"installed in {time.monotonic() - started:.0f} s")
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
-from tools import chromium, pythons
+from tools import chromium, common, pythons, setup
 from tools.common import ToolError, fingerprint, stamped
 
 
@@ -99,6 +101,42 @@ def test_every_refusal_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert "unpacking: no such mirror" in str(caught.value)
     assert "downloading: no such mirror" in str(caught.value)
     assert "CHROMIUM=/path/to/chromium" in str(caught.value)
+
+
+def test_a_long_stage_says_that_it_goes_on_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    enough = threading.Event()
+
+    def say(stage: str, text: str) -> None:
+        said.append(f"[{stage}] {text}")
+        if len(said) == 3:
+            enough.set()
+
+    monkeypatch.setattr(common, "say", say)
+    monkeypatch.setattr(common, "SECONDS_BETWEEN_LINES", 0.01)
+    before = threading.active_count()
+    with common.working("pip", "installing"):
+        assert enough.wait(60)
+    assert said[0] == "[pip] installing …"
+    assert re.fullmatch(r"\[pip\] installing: \d+ s so far", said[1])
+    assert threading.active_count() == before
+
+
+def test_every_stage_of_the_set_up_says_what_it_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before each command that may take long there is a line, and it is not about the one before."""
+    heard: list[str] = []
+    monkeypatch.setattr(setup, "VENV", tmp_path)
+    monkeypatch.setattr(setup, "NODE_MODULES", tmp_path)
+    monkeypatch.setattr(setup, "probe", lambda *_: None)
+    monkeypatch.setattr(setup, "choose", lambda: ((3, 13, 0), Path("/opt/python")))
+    monkeypatch.setattr(setup, "call", lambda *_: heard.append(capsys.readouterr().out))
+    monkeypatch.setattr("shutil.which", lambda _: "/usr/bin/npm")
+    setup.install_python_packages(setup.make_venv())
+    setup.install_node_packages()
+    assert len(heard) == 4
+    assert all(lines.rstrip().endswith("…") for lines in heard)
 
 
 def test_stamps_follow_contents(tmp_path: Path) -> None:
