@@ -289,6 +289,7 @@ async def test_stop_reaches_the_call_it_names_and_no_other(call: Call) -> None:
 def test_a_short_text_is_learned_more_carefully_on_a_well_read_base() -> None:
     assert recipes.persona(6_900_000, 1_700).lr == recipes.SHORT_TEXT_RATE
     assert recipes.persona(6_900_000, 60_000).lr == recipes.Recipe().lr
+    assert recipes.persona(6_900_000, 1_700, "quick").lr == recipes.Recipe().lr  # too few steps to do harm
     assert recipes.persona(200_000, 1_700).lr == recipes.ONE_TEXT_RATE
     assert recipes.persona(200_000, 1_700, "long").patience == 0
     small = recipes.Recipe().adapter(Arch(300, 4, 1, 3, 2, 2, 1))
