@@ -13,6 +13,9 @@ import { countDownloads } from "./downloads.mjs";
 /** @typedef {{ok: true, json: string, bytes: Uint8Array} | {ok: false, name: string, message: string}} Answer */
 /** @typedef {(call: number, method: string, json: string, buffers: Uint8Array[], emit: (json: string) => void) => any} Handle */
 
+/** What of Pyodide is imported; all else is fetched. */
+const SCRIPTS = ["pyodide.mjs", "pyodide.asm.js"];
+
 /** Events to the page; Comlink ignores messages without an `id`. @param {Record<string, unknown>} event */
 const post = (event) => self.postMessage({ evermind: event });
 
@@ -29,15 +32,19 @@ async function boot(options) {
   try {
     progress("start", "Starting", 0, 0);
     const manifest = await readManifest();
-    downloads.expect(manifest.total_bytes ?? 0);
-    const indexURL = new URL(manifest.index_url, self.location.href).href;
+    const address = (/** @type {string} */ name) => new URL(name, self.location.href).href;
+    const hashes = Object.entries(manifest.files).map(([name, hash]) => /** @type {const} */ ([address(name), hash]));
+    downloads.expect(manifest.total_bytes ?? 0, new Map(hashes));
+    const indexURL = address(manifest.index_url);
+    await downloads.check(SCRIPTS.map((name) => indexURL + name));
     const { loadPyodide } = await import(`${indexURL}pyodide.mjs`);
-    const py = await loadPyodide({
+    const loading = loadPyodide({
       indexURL,
-      lockFileURL: new URL(manifest.lock_file_url, self.location.href).href,
-      packageBaseUrl: new URL("./", new URL(manifest.lock_file_url, self.location.href)).href,
+      lockFileURL: address(manifest.lock_file_url),
+      packageBaseUrl: new URL("./", address(manifest.lock_file_url)).href,
       packages: [manifest.package],
     });
+    const py = await Promise.race([loading, downloads.refused]);
     downloads.end();
     progress("python", "Starting Python", 0, 0);
     // Under a strict Content-Security-Policy the wheel cannot import its own modules from Blob URLs.
@@ -50,7 +57,7 @@ async function boot(options) {
     return { ok: true, json: face.info(), bytes: new Uint8Array() };
   } catch (error) {
     const missing = downloads.failed();
-    if (missing) return { ok: false, name: "LoadError", message: `${missing}. Copy the whole dist folder to the server.` };
+    if (missing) return { ok: false, name: "LoadError", message: `${missing}. Reload the page; whoever runs it: copy the whole dist folder to the server.` };
     return failure(error);
   } finally {
     downloads.end();
