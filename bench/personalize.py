@@ -149,6 +149,7 @@ class Options:
     """texts, methods: by name. small: the case of 5 KB, besides the whole one. grid: try `GRID`, report slices only.
 
     test_only_bytes: how much of the test-only text is scored. recipes: changes to `RECIPES`, by method and field.
+    length: of the method "page", as its user chooses it.
     """
 
     texts: tuple[str, ...] = PERSONAL
@@ -157,6 +158,7 @@ class Options:
     small: bool = True
     grid: bool = False
     test_only_bytes: int = 60_000
+    length: str = "normal"
     recipes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     backend: str = "numpy"
 
@@ -178,9 +180,9 @@ class Options:
 class Bench:
     """A base with its tokenizer on a backend."""
 
-    def __init__(self, base: bytes, tokenizer: BPETokenizer, backend: Any, test_only: str) -> None:
+    def __init__(self, base: bytes, tokenizer: BPETokenizer, backend: Any, test_only: str, length: str) -> None:
         self.base, self.codec, self.tokenizer, self.backend = base, tokenizer, Encoded(tokenizer), backend
-        self.test_only = test_only
+        self.test_only, self.length = test_only, length
         self.model = EvermindLM.from_checkpoint(base, backend=backend)
         self._known: dict[str, float] = {}
 
@@ -232,14 +234,14 @@ class Page:
     """What the page does: its session splits the text, chooses the rate, stops, and keeps the adapter as bytes."""
 
     def __init__(self, bench: Bench, recipe: Recipe) -> None:
-        self.recipe, self.session = recipe, Session(bench.backend)
+        self.length, self.recipe, self.session = bench.length, recipe, Session(bench.backend)
         self.current = ModelSet(bench.model, bench.codec, bench.base, fingerprint_of(bench.base), {})
         self.session.adopt(self.current)
         self.model: LanguageModel = bench.model
 
     async def fit(self, parts: Parts) -> int:
-        """Learn in the normal length, whatever the device; returns the steps."""
-        result = await self.session.personalize(parts.train + parts.slice, "mine", {"length": "normal"})
+        """Learn; returns the steps."""
+        result = await self.session.personalize(parts.train + parts.slice, "mine", {"length": self.length})
         self.recipe, self.model = Recipe(**result["recipe"]), self.current.writer({"mine": 1.0})
         return int(result["steps"])
 
@@ -317,7 +319,7 @@ async def run(
     """All rows, as JSON. say(line) is called after each."""
     backend = await request_backend(options.backend)
     test_only = cut_bytes(texts[TEST_ONLY], 0, options.test_only_bytes)
-    bench = Bench(base, BPETokenizer.from_str(tokenizer_json), backend, test_only)
+    bench = Bench(base, BPETokenizer.from_str(tokenizer_json), backend, test_only, options.length)
     if options.texts and options.methods and (options.whole or options.small):
         await bench.before(parts_of(options.texts[0], texts[options.texts[0]]).slice)  # compile kernels before timing
     rows: list[Result] = []
