@@ -72,7 +72,7 @@ def write_arrays(
 ) -> bytes:
     """A file of (name, shape, array) in any dtype of DTYPES; data in the given order."""
     header: dict[str, Any] = {}
-    parts: list[bytes] = []
+    parts: list[memoryview] = []  # joined below without another copy of each
     end = 0
     for name, shape, array in entries:
         dtype = NAMES.get(array.dtype.newbyteorder("<"))
@@ -83,12 +83,11 @@ def write_arrays(
                 f"tensor {name!r}: expected {math.prod(shape)} elements for shape {list(shape)} in one of"
                 f" {', '.join(DTYPES)}, got {array.size} of {array.dtype}"
             )
-        data = np.ascontiguousarray(array, DTYPES[dtype]).tobytes()
-        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [end, end + len(data)]}
-        parts.append(data)
-        end += len(data)
+        parts.append(np.ascontiguousarray(array, DTYPES[dtype]).data)
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [end, end + parts[-1].nbytes]}
+        end += parts[-1].nbytes
     text = _header_text(header, metadata)
-    return struct.pack("<Q", len(text)) + text + b"".join(parts)
+    return b"".join([struct.pack("<Q", len(text)), text, *parts])
 
 
 def _header_text(header: dict[str, Any], metadata: Mapping[str, str] | None) -> bytes:
