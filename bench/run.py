@@ -59,10 +59,15 @@ async def measure(page: Page, expression: str) -> dict[str, Any]:
     try:
         found = await page.evaluate(f"async () => await {expression}")
     except Exception as error:
-        return {"error": str(error).splitlines()[0][:160]}
+        return {"error": str(error).splitlines()[0][:160], "rows": []}
     if isinstance(found, list):
         return {"rows": found}
-    return dict(found) | {"rows": next((v for v in found.values() if is_rows(v)), [])}
+    return dict(found) | {"rows": [row for value in found.values() if is_rows(value) for row in value]}
+
+
+def fails(row: dict[str, Any], own: bool) -> bool:
+    """Whether a result is not NumPy's, or there is none although it is `own` work."""
+    return (own and "error" in row) or any(one.get("wrong", False) for one in (row, *row["rows"]))
 
 
 def is_rows(value: Any) -> bool:
@@ -116,8 +121,7 @@ async def run(folder: Path) -> int:
             starts = [f"{name} {row[name]:,}" for name in row if name.endswith(("_ms", "_before"))]
             for line in [*([f"    {', '.join(starts)}"] if starts else []), *map(inner, row["rows"])]:
                 print(line, flush=True)
-            own, wrong = "peer(" not in expression, [row, *row["rows"]]
-            failed += (own and bool(row.get("error"))) or any(one.get("wrong") for one in wrong)
+            failed += fails(row, own="peer(" not in expression)
             if os.environ.get("JSON"):
                 print(json.dumps(row))
         await browser.close()

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from bench import draw_curves, measure, operations, products
+from bench import draw_curves, measure, operations, products, run
 from bench.curves import VALUES
 from bench.measure import Clock, compared, shape_of
 from evermind_web.backend.base import Backend
@@ -82,6 +82,35 @@ def test_differences() -> None:
         "max_diff_numpy": None,
         "wrong": True,
     }  # and JSON that a page can read
+
+
+class Answers:
+    """A page that answers with what it is given, or fails."""
+
+    def __init__(self, found: Any) -> None:
+        self.found = found
+
+    async def evaluate(self, expression: str) -> Any:
+        if isinstance(self.found, Exception):
+            raise self.found
+        return self.found
+
+
+@pytest.mark.parametrize(
+    ("found", "own", "failed"),
+    [
+        ({"tok_s": 1, "max_diff_numpy": 1e-6}, True, False),
+        ({"tok_s": 1} | compared(2e-4), True, True),
+        ([{"op": "adamw"}, {"op": "moe_bwd"} | compared(float("nan"))], True, True),
+        ({"layers": [{"x": 1}], "tokens": [{"x": 1, "wrong": True}]}, True, True),
+        ({"products": [{"m": 1, "wrong": True}]}, False, True),
+        (RuntimeError("not installed"), False, False),
+        (RuntimeError("lost"), True, True),
+    ],
+)
+async def test_make_bench_fails_where_a_result_is_wrong(found: Any, own: bool, failed: bool) -> None:
+    page: Any = Answers(found)
+    assert run.fails(await run.measure(page, "bench()"), own) is failed
 
 
 def test_parts_of_a_run_end_where_a_chunk_was_reported(monkeypatch: pytest.MonkeyPatch) -> None:
