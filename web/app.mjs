@@ -14,6 +14,7 @@ import { createStart } from "./views/start.mjs";
 import { createStore } from "./views/state.mjs";
 import { createTeach, hasUnsaved } from "./views/teach.mjs";
 import { createTokens } from "./views/tokens.mjs";
+import { onWaiting, waiting } from "./views/waiting.mjs";
 import { createWrite } from "./views/write.mjs";
 
 /** @typedef {import("./evermind.mjs").Evermind} Evermind */
@@ -27,7 +28,7 @@ const em = () => {
   return evermind;
 };
 const studio = () => createStudio(em());
-const store = createStore({ ready: false, busy: "", said: "", session: null, saved: [] });
+const store = createStore({ ready: false, busy: "", paused: false, said: "", session: null, saved: [] });
 
 const record = createRecord(studio, store);
 createTeach(em, studio, store, record);
@@ -39,9 +40,20 @@ const first = createStart(em, store, saved.refresh);
 createMood(studio, store);
 const status = part("status", HTMLElement);
 
-store.subscribe(({ ready, busy, said }) => {
-  if (ready) status.textContent = busy ? STATUS[busy] : `Ready. ${said}`.trim();
+let waits = false;
+
+function showStatus() {
+  const { ready, busy, paused, said } = store.get();
+  const working = busy ? STATUS[busy] : waits ? "Working…" : "";
+  if (ready) status.textContent = paused ? "Paused." : working || `Ready. ${said}`.trim();
+  query("#working", HTMLProgressElement).hidden = !ready || paused || !working;
   document.documentElement.dataset.busy = busy;
+}
+
+store.subscribe(showStatus);
+onWaiting((on) => {
+  waits = on;
+  showStatus();
 });
 // A file dropped beside the text boxes would take the page's place in the browser.
 /** @param {DragEvent} event */
@@ -99,6 +111,8 @@ async function start() {
   } finally {
     query("#boot-bar", HTMLElement).hidden = true; // its place stays, so that nothing moves
   }
+  const request = evermind.request.bind(evermind);
+  evermind.request = (...call) => waiting(() => request(...call));
   evermind.addEventListener("change", (event) => {
     const session = /** @type {CustomEvent<SessionInfo>} */ (event).detail;
     showBackend(session);

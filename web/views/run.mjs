@@ -98,6 +98,7 @@ export function createRun(job, store, work, pause, show, confirm = async () => t
   /** @param {boolean} on */
   function setPaused(on) {
     paused = on;
+    store.set({ paused });
     rest.textContent = on ? "Go on" : "Pause";
   }
 

@@ -59,7 +59,7 @@ export function createSaved(em, studio, store) {
   let current = "";
   store.subscribe(({ session }) => {
     const modelName = session?.model?.name ?? "";
-    if (modelName && modelName !== current) name.value = modelName;
+    if (modelName !== current) name.value = modelName || "My model"; // a new model does not take the name of the last
     current = modelName;
   });
   store.subscribe(({ ready, busy, session, saved }) => {

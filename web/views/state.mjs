@@ -6,6 +6,7 @@
  * @typedef {object} State
  * @property {boolean} ready the worker is up
  * @property {"" | "train" | "personalize" | "write" | "compare" | "load" | "fetch" | "look"} busy the job that runs
+ * @property {boolean} paused that job rests
  * @property {string} said what the last job came to, in a few words
  * @property {SessionInfo | null} session
  * @property {SavedItem[]} saved

@@ -4,6 +4,7 @@ import { agree, make, part } from "./dom.mjs";
 import * as format from "./format.mjs";
 import { showNotice } from "./messages.mjs";
 import { download } from "./record.mjs";
+import { waiting } from "./waiting.mjs";
 
 /** @typedef {import("../evermind.mjs").Evermind} Evermind */
 /** @typedef {import("../evermind.mjs").SavedItem} SavedItem */
@@ -32,7 +33,7 @@ export function createStorage(em, studio, act) {
     const [file] = files.files ?? [];
     if (!file) return;
     void act(async () => {
-      const names = await studio().restore(file);
+      const names = await waiting(() => studio().restore(file)); // reading it, too
       files.value = "";
       showNotice(`Restored ${names.join(", ") || "an empty backup"}. Load what you want to use.`);
     });
