@@ -16,7 +16,7 @@ from evermind_web.backend.base import Backend
 from evermind_web.errors import DeviceLostError, EvermindError, InvalidArgumentError
 from evermind_web.language_model import LanguageModel
 from evermind_web.session import adapter_file, learning, recipes, texts
-from evermind_web.session.devices import open_backend
+from evermind_web.session.devices import open_backend, open_wished
 from evermind_web.session.fitting import Fitting, reason_of
 from evermind_web.session.model_set import Adapter, ModelSet
 from evermind_web.session.mood import Mood
@@ -48,12 +48,13 @@ class Session:
 
     # ── life ─────────────────────────────────────────────────────────────────
     @classmethod
-    async def open(cls, backend: str | None = None) -> Session:
+    async def open(cls, backend: str | None = None, strict: bool = True) -> Session:
         """A session on `backend` ("webgpu" or "numpy"); None takes WebGPU if it works, else NumPy with the reason kept.
 
-        Raises WebGPUUnavailableError if WebGPU was asked for by name and is not there.
+        Raises WebGPUUnavailableError if WebGPU was asked for by name and is not there; strict=False takes NumPy then,
+        and for a name that is none.
         """
-        session = cls(*await open_backend(backend))
+        session = cls(*await (open_backend if strict else open_wished)(backend))
         session._wanted = backend or ""
         return session
 

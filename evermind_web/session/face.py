@@ -16,7 +16,6 @@ from typing import Any
 from evermind_web._version import __version__
 from evermind_web.errors import EvermindError
 from evermind_web.session.core import Session
-from evermind_web.session.devices import open_wished
 from evermind_web.session.following import follow
 from evermind_web.session.library import Library
 from evermind_web.session.mood import Mood
@@ -59,7 +58,7 @@ class Face:
     async def open(cls, options: str = "{}") -> Face:
         """`options`: JSON with `backend` (a name or null) and `store` (the database's name)."""
         parsed = json.loads(options)
-        session = Session(*await open_wished(parsed.get("backend")))
+        session = await Session.open(parsed.get("backend"), strict=False)
         return cls(session, Library(session, await open_store(parsed.get("store") or "evermind")))
 
     def info(self) -> str:
