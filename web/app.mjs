@@ -106,10 +106,9 @@ async function start() {
     status.textContent = "It could not start.";
     part("backend", HTMLElement).dataset.state = "failed";
     query("#backend-text", HTMLElement).textContent = "Not running";
+    query("#boot-bar", HTMLElement).hidden = true; // its place stays, so that nothing moves
     showError(error);
     return;
-  } finally {
-    query("#boot-bar", HTMLElement).hidden = true; // its place stays, so that nothing moves
   }
   const request = evermind.request.bind(evermind);
   evermind.request = (...call) => waiting(() => request(...call));
@@ -127,6 +126,7 @@ async function start() {
   showBackend(evermind.info);
   query("#about", HTMLElement).textContent = `Evermind ${evermind.info.version}. Python, WebAssembly and WebGPU in this page.`;
   await Promise.all([saved.refresh(), first.offer()]);
+  query("#boot-bar", HTMLElement).hidden = true;
   store.set({ session: evermind.info, ready: true });
   void workOffline(() => !store.get().busy && !hasUnsaved(store));
   saved.checkRemembered();
