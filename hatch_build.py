@@ -46,7 +46,9 @@ AFTER_CODE = re.compile(r"[ \t]+// [^\n]*")  # in a kernel: WGSL has no strings 
 PRIVATE = re.compile(r"_(?!_)")
 # Modules that users of the package do not call: there, all counts as private.
 INTERNAL = re.compile(
-    r"evermind_web/(session/|backend/(?!base\b|request\b)|(batch|checks|environment|layout|network|ops|params)\b)"
+    r"evermind_web/(session/|backend/(?!base\b|request\b)|formats/(?!arch\b|crc\b|delta\b|safetensors_io\b)"
+    r"|tokenizer/(?!bpe\b|stream\b)|lora/(bound|embedding|peft_io|training)\b"
+    r"|(batch|checks|embedding|environment|layout|network|ops|pace|params|strict_json|text_stream)\b)"
 )
 
 
