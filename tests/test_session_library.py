@@ -93,6 +93,11 @@ async def test_rename_and_delete_follow_into_memory() -> None:
         await library.rename("Lewis", "H. G.")
     assert await names(library) == {"Lewis": "base", "H. G.": "adapter"}
     text = await written(library)
+    filename, data = await library.export_file("Lewis")
+    copy = (await library.import_file(data, filename))["name"]
+    deleted = await library.delete(copy)
+    assert deleted["needing"] == []  # the other one is still there
+    assert (deleted["session"]["model"]["name"], deleted["session"]["model"]["saved"]) == ("Lewis", True)
     deleted = await library.delete("Lewis")
     assert deleted["needing"] == ["H. G."]
     assert not deleted["session"]["model"]["saved"]

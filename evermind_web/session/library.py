@@ -180,7 +180,11 @@ class Library:
         current = self.session.current
         if current is not None and record is not None and record.base_fingerprint == current.fingerprint:
             if record.kind == "base" and current.name == name:
-                current.saved = False
+                same = (
+                    r.name for r in records.values() if (r.kind, r.base_fingerprint) == ("base", current.fingerprint)
+                )
+                other = next(same, "")
+                current.name, current.saved = other or name, bool(other)
             elif record.kind == "adapter" and name in current.adapters:
                 current.adapters[name].saved = False
         left = (r for r in await self.items() if record is not None and r["fingerprint"] == record.base_fingerprint)
