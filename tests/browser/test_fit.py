@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 from playwright.async_api import Page, expect
 
+from tests.browser.fit import look
 from tests.browser.story_page import StoryPage
 from tools.common import NODE_MODULES
 
@@ -15,18 +20,18 @@ TEXT = "It was the best of times, it was the worst of times, it was the age of w
 AXE = NODE_MODULES / "axe-core" / "axe.min.js"
 TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 MAX_TASK_MS = 100
-LONG_TASKS = """() => {
-    globalThis.tasks = [];
-    new PerformanceObserver((list) => tasks.push(...list.getEntries().map((entry) => entry.duration)))
-        .observe({ type: "longtask" });
-}"""
-# How far any element moves that was there before, while something is shown.
-SHIFT = """() => {
-    globalThis.shift = 0;
-    new PerformanceObserver((list) => {
-        for (const entry of list.getEntries()) if (!entry.hadRecentInput) globalThis.shift += entry.value;
-    }).observe({ type: "layout-shift" });
-}"""
+# Where two words stand on the screen, within the first element that holds both: the left edge of each.
+LEFT_EDGES = """(root, words) => words.map((word) => {
+    const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
+    while (walker.nextNode()) {
+        const at = walker.currentNode.data.indexOf(word);
+        if (at < 0) continue;
+        const range = document.createRange();
+        range.setStart(walker.currentNode, at);
+        range.setEnd(walker.currentNode, at + word.length);
+        return range.getBoundingClientRect().left;
+    }
+})"""
 
 
 async def violations(page: Page) -> list[str]:
@@ -74,7 +79,8 @@ async def test_axe_finds_nothing_on_any_screen(page: Page, scheme: Any, width: i
     await expect(story.part("error")).to_be_visible()
     assert await violations(page) == []  # everything open at once, with an error
     assert await page.evaluate("document.documentElement.scrollWidth") <= width
-    for button, dialog in (("persona-record", "record"), ("persona-texts", "texts"), ("persona-rename", "rename")):
+    dialogs = {"persona-record": "record", "persona-texts": "texts", "persona-rename": "rename", "wipe": "confirm"}
+    for button, dialog in dialogs.items():
         await story.part(button).first.click()
         await expect(page.locator(f"#{dialog}-dialog")).to_be_visible()
         if dialog == "record":
@@ -128,17 +134,51 @@ async def test_right_to_left_text_and_long_words(page: Page) -> None:
     assert await mirror.evaluate("(box) => getComputedStyle(box).direction") == "rtl"
     sizes = [await part.evaluate("(e) => e.getBoundingClientRect().height") for part in (box, mirror)]
     assert sizes[0] == sizes[1]  # the text area is as high as the mirror, which holds more
-    assert await page.evaluate("document.documentElement.scrollWidth") == 320
+
+    await story.save("ספר")
+    await story.part("personalize-text").fill(hebrew)
+    await story.part("adapter-name").fill("W" * 80)  # the longest name
+    await story.learn("personalize", 1)
+    await story.ready()
+    await story.write("compare")
+    await expect(story.item("W" * 80)).to_be_visible()
+    await look(page, "long-words")
+    # A name from right to left does not pull the numbers behind it to its other side.
+    row = story.item("W" * 80)
+    size = re.search(r"\d+ KB", await row.inner_text())
+    assert size
+    name, number = await row.evaluate(LEFT_EDGES, ["ספר", size.group().removesuffix(" KB")])
+    assert name < number
 
 
-async def test_the_thread_stays_free_and_nothing_jumps_while_it_learns(page: Page) -> None:
+@asynccontextmanager
+async def traced_tasks(page: Page) -> AsyncIterator[list[float]]:
+    """Fill the list, at the end, with the CPU time of each task of the page's own thread, in ms.
+
+    CPU time and not the clock's: the `longtask` observer of a busy machine reports hundreds of milliseconds for tasks
+    that ran for two and waited for a core. What a page can do about its tasks is in the former alone.
+    """
+    tasks: list[float] = []
+    events: list[dict[str, Any]] = []
+    complete = asyncio.Event()
+    session = await page.context.new_cdp_session(page)
+    session.on("Tracing.dataCollected", lambda data: events.extend(data["value"]))
+    session.on("Tracing.tracingComplete", lambda _: complete.set())
+    config = {"includedCategories": ["disabled-by-default-devtools.timeline"], "excludedCategories": ["*"]}
+    await session.send("Tracing.start", {"transferMode": "ReportEvents", "traceConfig": config})
+    yield tasks
+    await session.send("Tracing.end")
+    await complete.wait()
+    main = {e["tid"] for e in events if e["name"] == "thread_name" and e["args"]["name"] == "CrRendererMain"}
+    tasks += [e.get("tdur", 0) / 1000 for e in events if e["name"] == "RunTask" and e["tid"] in main]
+
+
+async def test_the_thread_stays_free_while_it_learns(page: Page) -> None:
     story = StoryPage(page)
     await story.open(NUMPY)
-    await story.part("train-text").fill(TEXT)
-    await page.evaluate(LONG_TASKS)
-    await page.evaluate(SHIFT)
-    await story.learn("train", 9)
-    tasks = await page.evaluate("tasks")
-    # One late task only says that the machine is busy; training in the page would make every task one.
-    assert sum(task > MAX_TASK_MS for task in tasks) <= 1, tasks
-    assert await page.evaluate("shift") < 0.05
+    await story.part("sample-text").click()
+    async with traced_tasks(page) as tasks:
+        await story.learn("train", 9)
+        await story.ready()
+    assert len(tasks) > 100, len(tasks)  # it was traced
+    assert max(tasks) <= MAX_TASK_MS, sorted(tasks)[-5:]

@@ -30,3 +30,6 @@ export function count(text) {
   const words = text.trim() ? text.trim().split(/\s+/).length : 0;
   return text ? `${integer(words)} ${words === 1 ? "word" : "words"}, ${integer(text.length)} characters` : "";
 }
+
+/** A name within a sentence; one from right to left is set apart, or the numbers behind it would change sides. @param {string} name */
+export const name = (name) => (/[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]/.test(name) ? `\u2068${name}\u2069` : name);

@@ -182,7 +182,7 @@ function textRow({ title, words, text }, remove) {
     make(
       "div",
       { class: "grow" },
-      make("p", { class: "name", text: `${title} · ${format.integer(words)} words` }),
+      make("p", { class: "name", text: `${format.name(title)} · ${format.integer(words)} words` }),
       make("p", { class: "hint", text: preview }),
     ),
     button,

@@ -130,7 +130,7 @@ function staying(names) {
 /** @param {SavedItem} item @param {Actions} actions @param {boolean} busy @param {boolean} current */
 function row(item, actions, busy, current) {
   const orphan = item.kind === "adapter" && !item.base;
-  const kind = item.kind === "base" ? "Model with its tokenizer" : `Adapter of ${item.base || "a model that is not here: bring it back to use this one"}`;
+  const kind = item.kind === "base" ? "Model with its tokenizer" : `Adapter of ${format.name(item.base) || "a model that is not here: bring it back to use this one"}`;
   const details = [kind, format.size(item.bytes), format.date(item.modified)];
   if (item.training.lossAfter) details.push(`loss ${item.training.lossAfter.toFixed(2)}`);
   /** @param {string} text @param {string} testid @param {(item: SavedItem) => void} action */

@@ -49,7 +49,7 @@ export function createSource(ids, sample, readText, onSample = () => {}) {
       pieces = pieces.filter((other) => other !== piece);
       show();
     });
-    return make("li", {}, make("span", { class: "grow", text: `${piece.title} · ${format.count(piece.text)}` }), remove);
+    return make("li", {}, make("span", { class: "grow", text: `${format.name(piece.title)} · ${format.count(piece.text)}` }), remove);
   }
 
   /** Read files; those that cannot be read are named, and the others are taken. @param {File[]} chosen */

@@ -4,6 +4,7 @@
 // their lines at the same places.
 
 import { make, part } from "./dom.mjs";
+import * as format from "./format.mjs";
 import { clearError, showError, showNotice } from "./messages.mjs";
 import { createSampling, readSampling } from "./sampling.mjs";
 
@@ -71,7 +72,7 @@ export function createWrite(em, store) {
 
 /** Who writes, in words. @param {import("../evermind.mjs").SessionInfo} session */
 export function writerOf({ mix, activeAdapter }) {
-  const mixed = Object.entries(mix ?? {}).map(([name, weight]) => `${Math.round(weight * 100)} % ${name}`);
+  const mixed = Object.entries(mix ?? {}).map(([name, weight]) => `${Math.round(weight * 100)} % ${format.name(name)}`);
   return mixed.join(" + ") || (activeAdapter ?? "the model alone");
 }
 
