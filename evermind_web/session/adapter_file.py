@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from evermind_web import strict_json
 from evermind_web.errors import ConfigMismatchError, FormatError, InvalidArgumentError
 from evermind_web.formats.arch import Arch, evermind_tensor_spec
-from evermind_web.formats.lora_blob import read_lora
 from evermind_web.lora import LoraConfig, LoraModel, peft_io
 from evermind_web.lora.peft_io import CONFIG_FILE, WEIGHTS_FILE
 from evermind_web.params import ParamTable
@@ -76,17 +75,11 @@ def put(lora: LoraModel, name: str, data: bytes) -> None:
 
 def check(data: bytes, arch: Arch) -> None:
     """Raise ConfigMismatchError unless the adapter fits a model of this shape."""
-    files = members(data)
-    belongs = "this adapter belongs to another model"
-    if is_peft(files):
-        try:
-            peft_io.read_adapter(files, ParamTable(evermind_tensor_spec(arch)))
-        except (ConfigMismatchError, InvalidArgumentError) as error:
-            raise ConfigMismatchError(f"{belongs} ({error}). Load the model that it was trained on.") from None
-        return
-    blob = read_lora(data)
-    if (blob.rows, blob.cols) != (arch.vocab_size, arch.d_model):
-        raise ConfigMismatchError(
-            f"{belongs}: it fits an embedding of {blob.rows}×{blob.cols}, "
-            f"this model has {arch.vocab_size}×{arch.d_model}. Load the model that it was trained on."
-        )
+    files, table = members(data), ParamTable(evermind_tensor_spec(arch))
+    try:
+        if is_peft(files):
+            peft_io.read_adapter(files, table)
+        else:
+            peft_io.read_blob(data, table)
+    except (ConfigMismatchError, InvalidArgumentError) as error:
+        raise ConfigMismatchError(f"this adapter belongs to another model ({error})") from None
