@@ -15,6 +15,7 @@ from playwright.async_api import Browser, Page, expect
 
 from tests.browser.conftest import PageLog, check, open_context
 from tests.browser.story_page import StoryPage
+from tests.browser.test_story_faults import change_worker
 from tools.build_dist import VERSION_PLACE
 from tools.serve import in_background, open_server
 
@@ -115,6 +116,36 @@ async def test_half_a_new_version_changes_nothing(own: tuple[Page, Path, PageLog
     await story.ready()
     assert await page.evaluate(COLOUR) != "#654321"
     log.problems.clear()  # the browser reports the refused installation
+
+
+BARE = """
+    delete Object.getPrototypeOf(navigator).serviceWorker;
+    delete Object.getPrototypeOf(navigator).gpu;
+    delete WebAssembly.Suspending;
+    delete WebAssembly.promising;
+    delete globalThis.SharedArrayBuffer;
+"""
+HAS = """() => ["serviceWorker" in navigator, "gpu" in navigator, "Suspending" in WebAssembly,
+    "SharedArrayBuffer" in globalThis]"""
+
+
+async def test_a_bare_browser_is_enough(page: Page) -> None:
+    # Of the page and of its worker: no service worker, no WebGPU, no JSPI, no shared memory.
+    await page.add_init_script(BARE)
+    await change_worker(page.context, BARE)
+    story = StoryPage(page)
+    await story.open()
+    for realm in (page, page.workers[0]):
+        assert not any(await realm.evaluate(HAS))
+    await expect(story.part("backend")).to_contain_text("NumPy")
+    await story.part("train-text").fill("It was the best of times, it was the worst of times. " * 20)
+    await story.learn("train", 1)
+    await story.part("max-tokens").fill("8")
+    await story.write()
+    await story.save("Times")
+    await page.reload()
+    await story.ready()
+    await story.load("Times")
 
 
 def test_the_worker_names_its_version(dist: Path) -> None:
