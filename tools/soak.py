@@ -1,6 +1,6 @@
 """`make soak`: the fault tests at full volume, for hours; `make test` runs about a hundredth of each.
 
-    python -m tools.soak [files] [devices] [power] [long]        all of them without a name
+    python -m tools.soak [files] [imports] [devices] [power] [long]    all of them without a name
     python -m tools.soak files:backup                            one parser of tests/faults/parsers.py
 
 `SOAK_SCALE` shrinks every count (0.01 is about what `make test` does). A run that was stopped goes on where it was;
@@ -30,6 +30,7 @@ from tools.common import CACHE, ROOT, say
 FOLDER = CACHE / "soak"
 FIGURES = ROOT / "docs" / "reliability.jsonl"
 FILES, CHUNK = 100_000, 1_000  # broken files a parser, in runs of so many with a seed each
+IMPORTS, IMPORTS_A_RUN = 5_000, 50  # broken files a kind through the page
 POINTS, POINTS_A_RUN = 300, 50  # moments at which a device is lost
 KILLS, MIGRATIONS, KILLS_A_PROFILE = 280, 20, 10
 STEPS, GENERATIONS = 10_000, 2_000
@@ -124,6 +125,39 @@ def keep(name: str, data: bytes, error: Exception) -> None:
     say("soak", f"BROKEN {error} (kept as {kept})")
 
 
+# ── imports ──────────────────────────────────────────────────────────────────
+def imports() -> bool:
+    """Broken files of every kind through the page, which is not loaded again in between."""
+    return asyncio.run(_imports())
+
+
+async def _imports() -> bool:
+    from playwright.async_api import async_playwright
+
+    from tests.browser.faults.imports import KINDS, attack
+    from tools.browser import launch
+
+    good = True
+    with site() as address:
+        async with async_playwright() as driver:
+            browser = await launch(driver, webgpu=False)
+            page = await browser.new_page()
+            await page.goto(f"{address}__test__/blank.html")
+            for kind in KINDS:
+                job = Job(f"imports: {kind.name}", files=0, refused=0, accepted=0, broken=0, slowest_s=0.0)
+                while job.at["files"] < scaled(IMPORTS):
+                    count, seed = min(IMPORTS_A_RUN, scaled(IMPORTS) - job.at["files"]), 1000 + job.at["files"]
+                    found = await attack(page, kind, count, seed)
+                    for why, data in found["broken"]:
+                        keep(f"import-{kind.name}", data, AssertionError(why))
+                    job.add(files=count, broken=len(found["broken"]), **{n: found[n] for n in ("refused", "accepted")})
+                    job.at["slowest_s"] = max(job.at["slowest_s"], found["slowest_s"])
+                    job.save()
+                good &= job.finish()
+            await browser.close()
+    return good
+
+
 # ── devices ──────────────────────────────────────────────────────────────────
 def devices() -> bool:
     """A device that is lost at random moments of learning and writing: the same bits as if it had stayed."""
@@ -199,7 +233,9 @@ def long() -> bool:
     return job.finish()
 
 
-JOBS: dict[str, Callable[[], bool]] = {"files": files, "devices": devices, "power": power, "long": long}
+JOBS: dict[str, Callable[[], bool]] = {
+    "files": files, "imports": imports, "devices": devices, "power": power, "long": long,
+}  # fmt: skip
 
 
 def main() -> int:

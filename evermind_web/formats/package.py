@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from evermind_web import strict_json
 from evermind_web.checks import checked
 from evermind_web.errors import FormatError
 from evermind_web.formats.sniff import not_a, truncated
@@ -63,7 +64,7 @@ def read_package(data: bytes) -> PackageParts:
         raise truncated("model package", len(data), start, at_least=True)
     try:
         text = data[HEADER_BYTES:start].decode("utf-8")
-        manifest = json.loads(text)
+        manifest = strict_json.loads(text)
     except (ValueError, RecursionError) as error:
         raise FormatError(f"model package is damaged: its manifest is no valid JSON ({error})") from None
     if not isinstance(manifest, dict):

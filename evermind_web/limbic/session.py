@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
+from evermind_web import strict_json
 from evermind_web.checks import checked, number_in
 from evermind_web.environment import run_blocking
 from evermind_web.errors import FormatError, InvalidArgumentError
@@ -86,7 +87,7 @@ class LimbicSession:
     def from_json(cls, model: LimbicModel, text: str) -> LimbicSession:
         """A session as it was saved, on the same model. Raises FormatError for anything else."""
         try:
-            data = json.loads(text)
+            data = strict_json.loads(text)
             if data["version"] != VERSION:
                 raise FormatError(f"limbic session of version {data['version']!r}; this release reads {VERSION}")
             session = cls(model, data["traits"], data["gain"], data["half_life"])

@@ -6,7 +6,6 @@ keeps weights: what is read is handed on.
 
 from __future__ import annotations
 
-import json
 import os
 import struct
 import urllib.error
@@ -17,7 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from evermind_web import environment
+from evermind_web import environment, strict_json
 from evermind_web.errors import FormatError, InvalidArgumentError, StorageError
 from evermind_web.formats import evl0, package
 from evermind_web.formats.arch import FIELDS, Arch, evermind_tensor_spec, param_count_of
@@ -253,9 +252,9 @@ async def _checkpoint_of(data: ByteSource) -> tuple[int, int]:
     if start > data.size:
         raise truncated("model package", data.size, start, at_least=True)
     try:
-        manifest = json.loads(await data.read(package.HEADER_BYTES, length))
+        manifest = strict_json.loads((await data.read(package.HEADER_BYTES, length)).decode())
         size = manifest.get("checkpointBytes", data.size - start)
-    except (ValueError, AttributeError) as error:
+    except (ValueError, AttributeError, RecursionError) as error:
         raise FormatError(f"model package is damaged: its manifest is no JSON object ({error})") from None
     if type(size) is not int or not 0 <= size <= data.size - start:
         raise FormatError(f"model package is damaged: checkpointBytes {size!r}, {data.size - start} bytes are there")

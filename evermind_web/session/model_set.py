@@ -6,13 +6,13 @@ Everything is also kept as bytes, so that a lost GPU costs no more than the trai
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from evermind_web import strict_json
 from evermind_web.backend.base import Backend
 from evermind_web.errors import ConfigMismatchError, FormatError, InvalidArgumentError
 from evermind_web.formats.evl0 import read_evl0
@@ -152,7 +152,7 @@ def read_tokenizer(data: bytes) -> BPETokenizer:
     """A tokenizer from the bytes of a `tokenizer.json`. Raises FormatError for anything else."""
     try:
         text = data.decode("utf-8-sig")
-        if not isinstance(json.loads(text), dict):
+        if not isinstance(strict_json.loads(text), dict):
             raise ValueError("not a JSON object")
     except (ValueError, RecursionError) as error:
         raise FormatError(

@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Iterable
 from typing import Any
 
+from .. import strict_json
 from ..errors import EvermindError, FormatError
 from .base import JsonObject, Record, SaveItem, Store, prepare
 
@@ -63,7 +64,7 @@ def read_backup(backup: bytes) -> list[SaveItem]:
             members = _stored_members(archive, len(backup))
             rows = _manifest_rows(members)
             return [_item(row, members) for row in rows]
-    except (zipfile.BadZipFile, NotImplementedError, EOFError, OSError, ValueError, KeyError) as error:
+    except (zipfile.BadZipFile, NotImplementedError, EOFError, OSError, ValueError, KeyError, RecursionError) as error:
         if isinstance(error, EvermindError):
             raise
         raise FormatError(f"not a backup, or a damaged one: {error}; choose a file made by export") from error
@@ -82,7 +83,7 @@ def _stored_members(archive: zipfile.ZipFile, limit: int) -> dict[str, bytes]:
 def _manifest_rows(members: dict[str, bytes]) -> list[JsonObject]:
     if _MANIFEST not in members:
         raise FormatError(f"not a backup: it has no {_MANIFEST}; choose a file made by export")
-    manifest: Any = json.loads(members[_MANIFEST])
+    manifest: Any = strict_json.loads(members[_MANIFEST].decode())
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise FormatError(f"not a backup: its {_MANIFEST} is of another program")
     if manifest.get("version") != VERSION:

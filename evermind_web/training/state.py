@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from evermind_web import strict_json
 from evermind_web.errors import ConfigMismatchError, FormatError
 from evermind_web.formats.arch import Arch, param_count_of
 from evermind_web.formats.crc import crc32
@@ -108,7 +109,7 @@ def _number(value: Any) -> float:
 
 def _manifest(metadata: Mapping[str, str]) -> dict[str, Any]:
     try:
-        manifest = json.loads(metadata["manifest"])
+        manifest = strict_json.loads(metadata["manifest"])
     except (KeyError, ValueError, RecursionError):
         manifest = None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:

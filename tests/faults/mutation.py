@@ -139,7 +139,8 @@ def _set(holder: Any, key: str, value: Any) -> None:
 
 def _nodes(value: Any, random: random.Random, limit: int = 400) -> list[Any]:
     """Objects and lists of a tree, at most `limit` of them."""
-    found, waiting = [], [value]
+    found: list[Any] = []
+    waiting = [value]
     while waiting and len(found) < limit:
         node = waiting.pop()
         if isinstance(node, (dict, list)):

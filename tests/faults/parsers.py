@@ -32,7 +32,7 @@ from evermind_web.training import EvermindLMTrainer
 from tests.faults import mutation
 from tests.faults.mutation import Mutator, blind, words
 
-SHAPE: dict[str, int] = {
+SHAPE: dict[str, Any] = {
     "vocab_size": 12, "d_model": 6, "num_layers": 1, "conv_kernel": 2, "hidden_dim": 4, "num_experts": 2, "top_k": 1,
 }  # fmt: skip
 SEQUENCES = [[1, 2, 3, 4, 5], [5, 4, 3]]
