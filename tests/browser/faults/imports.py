@@ -197,7 +197,7 @@ def drawn(kind: Kind, count: int, seed: int) -> list[bytes]:
 async def attack(page: Page, kind: Kind, count: int, seed: int) -> dict[str, Any]:
     """Import the valid files of a kind and `count` broken ones into `page`, an empty page of the site.
 
-    Returns how many were `refused` and `accepted`, the slowest in seconds, and `broken`: (what happened, the file).
+    Returns how many were `refused`, `accepted` and `valid`, the slowest in seconds, and `broken`: (what, the file).
     """
     files = await asyncio.to_thread(drawn, kind, count, seed)  # some make their valid files in a loop of their own
     first = {"way": "import", "files": _encoded([("m.evl0", _checkpoint()), ("tokenizer.json", _tokenizer())])}
@@ -207,7 +207,8 @@ async def attack(page: Page, kind: Kind, count: int, seed: int) -> dict[str, Any
               if one["refused"].startswith("BROKEN")]  # fmt: skip
     refused = sum(bool(one["refused"]) for one in found)
     slowest = max(one["seconds"] for one in found)
-    return {"refused": refused, "accepted": len(found) - refused, "slowest_s": round(slowest, 3), "broken": broken}
+    accepted, valid = len(found) - refused, len(files) - count
+    return {"refused": refused, "accepted": accepted, "valid": valid, "slowest_s": round(slowest, 3), "broken": broken}
 
 
 def _encoded(files: list[File]) -> list[tuple[str, str]]:
