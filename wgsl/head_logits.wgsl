@@ -20,11 +20,11 @@ fn fetch_b(tile: Tile, at: vec4<u32>, c: u32) -> vec4<f32> {
 
 @compute @workgroup_size(W, W, SLICES)
 fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_id) thread: vec3<u32>) {
-    let tile = Tile(true, true, id.y * ROWS * W, id.x * 4u * W);
+    let tile = Tile(true, true, id.y * 4u * W, id.x * 4u * W);
     var sums = tile_product(tile, thread, 0u, shape.d);
-    for (var i = 0u; i < ROWS; i++) {
+    for (var i = 0u; i < 4u; i++) {
         for (var j = 0u; j < 4u; j++) {
-            let row = tile.row + row_held(thread, i);
+            let row = tile.row + 4u * thread.y + i;
             let column = tile.column + 4u * thread.x + j;
             if (holds_row(thread, i) && row < shape.rows && column < shape.v) { logits[row * shape.v + column] = sums[i][j]; }
         }

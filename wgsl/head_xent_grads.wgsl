@@ -49,20 +49,19 @@ fn fetch_b(tile: Tile, column: vec4<u32>, depth: u32) -> vec4<f32> {
 @compute @workgroup_size(W, W, SLICES)
 fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
         @builtin(local_invocation_id) thread: vec3<u32>) {
-    let high = ROWS * W;
-    let wide = 4u * W;
-    let across = (shape.d + wide - 1u) / wide;
-    let x_tiles = (shape.rows + high - 1u) / high * across;
-    let v_tiles = (shape.v + high - 1u) / high * across;
+    let side = 4u * W;
+    let across = (shape.d + side - 1u) / side;
+    let x_tiles = (shape.rows + side - 1u) / side * across;
+    let v_tiles = (shape.v + side - 1u) / side * across;
     var number = id.x + id.y * groups.x;
     if (number < shape.parts * x_tiles) {
         let part = number / x_tiles;
         number %= x_tiles;
-        let tile = Tile(true, false, true, number / across * high, number % across * wide);
+        let tile = Tile(true, false, true, number / across * side, number % across * side);
         let last = min((part + 1u) * shape.part, shape.v);
         var sums = tile_product(tile, thread, min(part * shape.part, last), last);
-        for (var i = 0u; i < ROWS; i++) {
-            let row = tile.row + row_held(thread, i);
+        for (var i = 0u; i < 4u; i++) {
+            let row = tile.row + 4u * thread.y + i;
             if (!holds_row(thread, i) || row >= shape.rows) { continue; }
             let values = if_scored(row, sums[i]);
             for (var j = 0u; j < 4u; j++) {
@@ -74,11 +73,11 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(num_workgroups) groups: v
     }
     number -= shape.parts * x_tiles;
     if (number < v_tiles) {
-        let tile = Tile(false, false, false, number / across * high, number % across * wide);
+        let tile = Tile(false, false, false, number / across * side, number % across * side);
         var sums = tile_product(tile, thread, 0u, shape.rows);
-        for (var i = 0u; i < ROWS; i++) {
+        for (var i = 0u; i < 4u; i++) {
             for (var j = 0u; j < 4u; j++) {
-                let row = tile.row + row_held(thread, i);
+                let row = tile.row + 4u * thread.y + i;
                 let column = tile.column + 4u * thread.x + j;
                 if (holds_row(thread, i) && row < shape.v && column < shape.d) { demb[row * shape.d + column] += sums[i][j]; }
             }

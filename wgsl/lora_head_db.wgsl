@@ -30,15 +30,15 @@ fn fetch_b(tile: Tile, column: vec4<u32>, n: u32) -> vec4<f32> {
 @compute @workgroup_size(W, W, SLICES)
 fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
         @builtin(local_invocation_id) thread: vec3<u32>) {
-    let wide = 4u * W;
-    let across = (shape.r + wide - 1u) / wide;
+    let side = 4u * W;
+    let across = (shape.r + side - 1u) / side;
     let number = id.x + id.y * groups.x;
-    let tile = Tile(false, false, number / across * ROWS * W, number % across * wide);
+    let tile = Tile(false, false, number / across * side, number % across * side);
     if (tile.row >= shape.v) { return; }
     var sums = tile_product(tile, thread, 0u, shape.rows);
-    for (var i = 0u; i < ROWS; i++) {
+    for (var i = 0u; i < 4u; i++) {
         for (var j = 0u; j < 4u; j++) {
-            let row = tile.row + row_held(thread, i);
+            let row = tile.row + 4u * thread.y + i;
             let column = tile.column + 4u * thread.x + j;
             if (holds_row(thread, i) && row < shape.v && column < shape.r) { db[row * shape.r + column] += sums[i][j]; }
         }

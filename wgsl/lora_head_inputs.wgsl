@@ -32,12 +32,12 @@ fn fetch_b(tile: Tile, column: vec4<u32>, v: u32) -> vec4<f32> {
 @compute @workgroup_size(W, W, SLICES)
 fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_id) thread: vec3<u32>) {
     let width = shape.d + shape.r;
-    let tile = Tile(true, false, id.y * ROWS * W, id.x * 4u * W);
+    let tile = Tile(true, false, id.y * 4u * W, id.x * 4u * W);
     let first = min(id.z * shape.part, shape.v);
     var sums = tile_product(tile, thread, first, min(first + shape.part, shape.v));
-    for (var i = 0u; i < ROWS; i++) {
+    for (var i = 0u; i < 4u; i++) {
         for (var j = 0u; j < 4u; j++) {
-            let row = tile.row + row_held(thread, i);
+            let row = tile.row + 4u * thread.y + i;
             let column = tile.column + 4u * thread.x + j;
             if (holds_row(thread, i) && row < shape.rows && column < width) {
                 partial[(id.z * shape.rows + row) * width + column] = sums[i][j];

@@ -30,14 +30,14 @@ fn fetch_b(tile: Tile, at: vec4<u32>, n: u32) -> vec4<f32> {
 
 @compute @workgroup_size(W, W, SLICES)
 fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_id) thread: vec3<u32>) {
-    let wide = 4u * W;
-    let across = (shape.d + wide - 1u) / wide;
-    let tile = Tile(false, false, id.x / across * ROWS * W, id.x % across * wide);
+    let side = 4u * W;
+    let across = (shape.d + side - 1u) / side;
+    let tile = Tile(false, false, id.x / across * side, id.x % across * side);
     let first = min(id.y * shape.rows, shape.n);
     var sums = tile_product(tile, thread, first, min(first + shape.rows, shape.n));
-    for (var i = 0u; i < ROWS; i++) {
+    for (var i = 0u; i < 4u; i++) {
         for (var j = 0u; j < 4u; j++) {
-            let row = tile.row + row_held(thread, i);
+            let row = tile.row + 4u * thread.y + i;
             let column = tile.column + 4u * thread.x + j;
             if (!holds_row(thread, i) || row >= shape.r || column >= shape.d) { continue; }
             let at = (id.y * shape.r + row) * shape.d + column;

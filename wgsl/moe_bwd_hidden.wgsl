@@ -31,40 +31,37 @@ fn fetch_b(tile: Tile, start: vec4<u32>, c: u32) -> vec4<f32> {
 
 @compute @workgroup_size(W, W, SLICES)
 fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_id) thread: vec3<u32>) {
-    let group = group_of_tile(id.y, ROWS * W);
+    let group = group_of_tile(id.y, 4u * W);
     if (group.rows == 0u) { return; }
     let column = id.x * 4u * W;
     var sums = tile_product(Tile(true, false, group, column), thread, 0u, moe.d);
-    var dgates = array<vec4<f32>, 2>(); // of the rows held, 0 in rows that the thread does not hold
-    for (var i = 0u; i < ROWS; i++) {
-        let row = group.row + row_held(thread, i);
-        if (!holds_row(thread, i) || row_held(thread, i) >= group.rows) { continue; }
+    var dgate = vec4<f32>();
+    for (var i = 0u; i < 4u; i++) {
+        let row = group.row + 4u * thread.y + i;
+        if (!holds_row(thread, i) || 4u * thread.y + i >= group.rows) { continue; }
         var gate = 1.0;
         if (row >= moe.n) { gate = gates[order[row - moe.n]]; }
         for (var j = 0u; j < 4u; j++) {
             let h = column + 4u * thread.x + j;
             if (h >= moe.h) { continue; }
             let unit = hidden[row * moe.h + h];
-            dgates[i / 4u][i % 4u] += unit * sums[i][j];
+            dgate[i] += unit * sums[i][j];
             dpre[row * moe.h + h] = select(0.0, gate * sums[i][j], unit > 0.0);
         }
     }
-    for (var four = 0u; four < ROWS / 4u; four++) {
-        if (SHARED) {
-            workgroupBarrier();
-            tile_a[(thread.z * W + thread.x) * (W + 1u) + thread.y] = dgates[four];
-            workgroupBarrier();
-            if (thread.x == 0u && thread.z == 0u) {
-                var sum = vec4<f32>();
-                for (var x = 0u; x < SLICES * W; x++) { sum += tile_a[x * (W + 1u) + thread.y]; }
-                dgates[four] = sum;
-            }
-        }
+    if (SHARED) {
+        workgroupBarrier();
+        tile_a[(thread.z * W + thread.x) * (W + 1u) + thread.y] = dgate; // 0 in rows that the thread does not hold
+        workgroupBarrier();
+        if (thread.x > 0u || thread.z > 0u) { return; }
+        dgate = vec4<f32>();
+        for (var x = 0u; x < SLICES * W; x++) { dgate += tile_a[x * (W + 1u) + thread.y]; }
     }
-    if (group.expert == 0u || (SHARED && (thread.x > 0u || thread.z > 0u))) { return; }
+    if (group.expert == 0u) { return; }
     let number = select(id.x * W + thread.x, id.x, SHARED);
-    for (var i = 0u; i < ROWS; i++) {
-        let row = row_held(thread, i);
-        if (row < group.rows) { partial[(group.row - moe.n + row) * moe.column_sums + number] = dgates[i / 4u][i % 4u]; }
+    for (var i = 0u; i < 4u; i++) {
+        if (4u * thread.y + i < group.rows) {
+            partial[(group.row - moe.n + 4u * thread.y + i) * moe.column_sums + number] = dgate[i];
+        }
     }
 }

@@ -27,16 +27,16 @@ fn fetch_b(tile: Tile, start: vec4<u32>, h: u32) -> vec4<f32> {
 
 @compute @workgroup_size(W, W, SLICES)
 fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_id) thread: vec3<u32>) {
-    let group = group_of_tile(id.y, ROWS * W);
+    let group = group_of_tile(id.y, 4u * W);
     if (group.rows == 0u) { return; }
     let column = id.x * 4u * W;
     var sums = tile_product(Tile(true, false, group, column), thread, 0u, moe.h);
     let rows = moe.n * moe.k * moe.column_sums;
-    for (var i = 0u; i < ROWS; i++) {
+    for (var i = 0u; i < 4u; i++) {
         for (var j = 0u; j < 4u; j++) {
             let c = column + 4u * thread.x + j;
-            if (holds_row(thread, i) && row_held(thread, i) < group.rows && c < moe.d) {
-                dx[rows + (group.row + row_held(thread, i)) * moe.d + c] = sums[i][j];
+            if (holds_row(thread, i) && 4u * thread.y + i < group.rows && c < moe.d) {
+                dx[rows + (group.row + 4u * thread.y + i) * moe.d + c] = sums[i][j];
             }
         }
     }

@@ -67,18 +67,17 @@ fn fetch_b(tile: Tile, column: vec4<u32>, depth: u32) -> vec4<f32> {
     return vec4<f32>(hidden[at.x], hidden[at.y], hidden[at.z], hidden[at.w]);
 }
 
-fn tiles(count: u32, side: u32) -> u32 { return (count + side - 1u) / side; }
-
 fn add_tile(group: Group, part: u32, number: u32, thread: vec3<u32>) {
     let rows = select(moe.d, moe.h, part == W1);
     let columns = select(moe.h, moe.d, part == W1);
-    let across = tiles(columns, 4u * W);
-    let tile = Tile(false, false, group, part, number / across * ROWS * W, number % across * 4u * W);
+    let side = 4u * W;
+    let across = (columns + side - 1u) / side;
+    let tile = Tile(false, false, group, part, number / across * side, number % across * side);
     var sums = tile_product(tile, thread, 0u, group.rows);
     let start = select(moe.w2, 0u, part == W1);
-    for (var i = 0u; i < ROWS; i++) {
+    for (var i = 0u; i < 4u; i++) {
         for (var j = 0u; j < 4u; j++) {
-            let row = tile.row + row_held(thread, i);
+            let row = tile.row + 4u * thread.y + i;
             let column = tile.column + 4u * thread.x + j;
             if (holds_row(thread, i) && row < rows && column < columns) { add(group.expert, start + row * columns + column, sums[i][j]); }
         }
@@ -129,23 +128,22 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_id) thre
         group = Group(0u, first, min(rows, moe.n - first));
     }
     if (group.rows == 0u) { return; }
-    let across_h = tiles(moe.h, 4u * W);
-    let across_d = tiles(moe.d, 4u * W);
-    let tiles_w1 = tiles(moe.h, ROWS * W) * across_d;
-    let tiles_w2 = tiles(moe.d, ROWS * W) * across_h;
+    let side = 4u * W;
+    let tiles_h = (moe.h + side - 1u) / side;
+    let tiles_d = (moe.d + side - 1u) / side;
     var number = id.x;
-    if (number < tiles_w1 + tiles_w2) {
-        let part = select(W1, W2, number >= tiles_w1);
-        add_tile(group, part, number - part * tiles_w1, thread); // W1 is 0, W2 is 1
+    if (number < 2u * tiles_h * tiles_d) {
+        let part = number / (tiles_h * tiles_d);
+        add_tile(group, part, number % (tiles_h * tiles_d), thread);
         return;
     }
-    number -= tiles_w1 + tiles_w2;
-    if (number < across_h) {
+    number -= 2u * tiles_h * tiles_d;
+    if (number < tiles_h) {
         add_columns(group, B1, number, thread);
         return;
     }
-    number -= across_h;
-    let part = B2 + number / across_d;
+    number -= tiles_h;
+    let part = B2 + number / tiles_d;
     if (part == WR && group.expert == 0u) { return; } // the shared expert is not routed
-    add_columns(group, part, number % across_d, thread);
+    add_columns(group, part, number % tiles_d, thread);
 }

@@ -25,17 +25,17 @@ fn fetch_b(tile: Tile, at: vec4<u32>, c: u32) -> vec4<f32> {
 
 @compute @workgroup_size(W, W, SLICES)
 fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_id) thread: vec3<u32>) {
-    let group = group_of_tile(id.y, ROWS * W);
+    let group = group_of_tile(id.y, 4u * W);
     if (group.rows == 0u) { return; }
     let column = id.x * 4u * W;
     var sums = tile_product(Tile(true, true, group, column), thread, 0u, moe.d);
     let bias = expert_at(group.expert) + moe.b1;
-    for (var i = 0u; i < ROWS; i++) {
+    for (var i = 0u; i < 4u; i++) {
         for (var j = 0u; j < 4u; j++) {
             let h = column + 4u * thread.x + j;
-            if (holds_row(thread, i) && row_held(thread, i) < group.rows && h < moe.h) {
+            if (holds_row(thread, i) && 4u * thread.y + i < group.rows && h < moe.h) {
                 let value = sums[i][j] + weights[bias + h];
-                hidden[(group.row + row_held(thread, i)) * moe.h + h] = select(value, 0.0, value < 0.0); // NaN stays NaN
+                hidden[(group.row + 4u * thread.y + i) * moe.h + h] = select(value, 0.0, value < 0.0); // NaN stays NaN
             }
         }
     }

@@ -36,14 +36,12 @@ MOE = [
 HEAD = [(1, 5, 37), (3, 12, 301), (40, 20, 37), (64, 64, 512), (65, 64, 301), (130, 192, 1000)]
 
 
-@pytest.fixture(scope="module", params=["tiles of 128", "tiles of 64", "tiles of 32", "software"])
+@pytest.fixture(scope="module", params=["tiles of 64", "tiles of 32", "software"])
 def gpu(request: pytest.FixtureRequest) -> Iterator[WebGPUBackend]:
     """A device on which every product is cut in the same way."""
     backend = WebGPUBackend(NativeDevice(), "wgpu")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tiles, "ENOUGH", 1 if request.param == "tiles of 64" else 1 << 30)
-        patch.setattr(tiles, "ENOUGH_TALL", 1 if request.param == "tiles of 128" else 1 << 30)
-        patch.setattr(tiles, "TALL_ROWS", 1)
         patch.setattr(tiles, "software", request.param == "software")
         patch.setattr(moe, "_LARGE", 1 if request.param == "tiles of 64" else 1 << 30)  # parts of long sums
         patch.setattr(tiles, "choose", lambda adapter_name: None)  # the backend would look at the adapter, a CPU

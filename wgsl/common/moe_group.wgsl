@@ -1,6 +1,8 @@
 // Rows of one expert: rows 0..N-1 are the shared expert's, row N + place is place `place` of `order`.
 // Needs the bindings moe, starts (E+1) and order (N*k).
 
+override TOP_K: u32 = 1u; // k, as a constant: dividing by it is then a multiplication
+
 struct Group { expert: u32, row: u32, rows: u32 }
 
 // The rows of tile number `tile` of `side` rows; 0 rows for a tile beyond the last one. Row tiles never cross experts.
@@ -29,7 +31,7 @@ fn group_of_expert(expert: u32) -> Group {
 // The token that a row belongs to.
 fn token_of(row: u32) -> u32 {
     if (row < moe.n) { return row; }
-    return u32(order[row - moe.n]) / moe.k;
+    return u32(order[row - moe.n]) / TOP_K;
 }
 
 // Four rows from `row` on, none beyond the last one of the group.

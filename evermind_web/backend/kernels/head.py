@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from evermind_web.backend.kernels import Dispatch, Plan, Shapes, ceil_div, grid_of, plans, scratch
-from evermind_web.backend.kernels.tiles import lanes, product_lanes, row_constants, row_grid, tile_for
+from evermind_web.backend.kernels.tiles import lanes, product_lanes, row_constants, row_grid, tile_constants, tile_width
 
 _LOGITS = 1 << 23  # logits held at once, in elements
 _DX_GROUPS = 256  # workgroups wanted for dx, whose sums over the vocabulary are cut up to get them
@@ -23,8 +23,9 @@ def _chunks(n: int, v: int) -> Iterator[tuple[int, int]]:
 
 
 def _logits(operands: tuple[int, ...], first: int, rows: int, d: int, v: int) -> Dispatch:
-    tile = tile_for(rows, v)
-    return Dispatch("head_logits", operands, (tile.across(v), tile.down(rows), 1), (first, rows, d, v), tile.constants)
+    width = tile_width(rows, v)
+    grid = (ceil_div(v, 4 * width), ceil_div(rows, 4 * width), 1)
+    return Dispatch("head_logits", operands, grid, (first, rows, d, v), tile_constants(width))
 
 
 def _rows(operands: tuple[int, ...], first: int, rows: int, v: int, gradient: bool) -> Dispatch:
@@ -69,9 +70,10 @@ def head_xent_bwd(shapes: Shapes, scalars: tuple[int, ...]) -> Plan:
     work = []
     partial_size = 1
     for first, rows in _chunks(n, v):
-        tile = tile_for(v, d)
-        x_tiles = tile.down(rows) * tile.across(d)
-        v_tiles = tile.down(v) * tile.across(d)
+        width = tile_width(v, d)
+        side = 4 * width
+        x_tiles = ceil_div(rows, side) * ceil_div(d, side)
+        v_tiles = ceil_div(v, side) * ceil_div(d, side)
         parts = max(1, min(ceil_div(_DX_GROUPS, x_tiles), v // _DX_DEPTH))
         depth = ceil_div(v, parts)
         cut = parts > 1
@@ -84,7 +86,7 @@ def head_xent_bwd(shapes: Shapes, scalars: tuple[int, ...]) -> Plan:
                 (logits, x, emb, row_loss, loss, partial if cut else dx, demb),
                 grid_of(parts * x_tiles + v_tiles + (1 if loss_rows else 0)),
                 (first, rows, d, v, parts, depth, 0 if cut else first, loss_rows),
-                tile.constants,
+                tile_constants(width),
             ),
         ]
         if cut:

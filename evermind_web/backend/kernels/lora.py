@@ -17,7 +17,7 @@ from evermind_web.backend.kernels import (
     plans,
     scratch,
 )
-from evermind_web.backend.kernels.tiles import tile_for
+from evermind_web.backend.kernels.tiles import tile_constants, tile_width
 
 _FLOAT = 4  # bytes
 _Inputs = tuple[tuple[Dispatch, ...], int]
@@ -32,17 +32,17 @@ def lora_fwd(shapes: Shapes, scalars: tuple[int, ...]) -> Plan:
 
 
 def _down(operands: tuple[int, ...], n: int, d: int, r: int, drop: bool, add: bool) -> Dispatch:
-    tile = tile_for(n, r)
-    grid = grid_of(tile.down(n) * tile.across(r))
-    constants = tile.constants | {"DROP": int(drop), "ADD": int(add)}
+    width = tile_width(n, r)
+    grid = grid_of(ceil_div(n, 4 * width) * ceil_div(r, 4 * width))
+    constants = tile_constants(width) | {"DROP": int(drop), "ADD": int(add)}
     return Dispatch("lora_down", operands, grid, (n, d, r), constants)
 
 
 def _outer(ins: tuple[int, ...], out: int, n: int, d: int, r: int, drop: bool, before: tuple[Dispatch, ...]) -> Plan:
     parts = ceil_div(n, PART_ROWS)
-    tile = tile_for(r, d, parts)
-    tiles = tile.down(r) * tile.across(d)
-    constants = tile.constants | {"DROP": int(drop)}
+    width = tile_width(r, d, parts)
+    tiles = ceil_div(r, 4 * width) * ceil_div(d, 4 * width)
+    constants = tile_constants(width) | {"DROP": int(drop)}
     return in_parts(
         n, r * d, out,
         lambda to, parts, size: Dispatch(
@@ -107,23 +107,23 @@ class _Head:
 
     def logits(self, to: int, first: int, rows: int) -> Dispatch:
         """Logits of a chunk of rows."""
-        tile = tile_for(rows, self.v)
-        grid = (tile.across(self.v), tile.down(rows), 1)
-        constants = tile.constants | {"BITS": self.bits}
+        width = tile_width(rows, self.v)
+        grid = (ceil_div(self.v, 4 * width), ceil_div(rows, 4 * width), 1)
+        constants = tile_constants(width) | {"BITS": self.bits}
         uniform = (first, rows, self.d, self.r, self.v, self.block)
         return Dispatch("lora_head_logits", (0, 1, 2, self.scales, self.b, to), grid, uniform, constants)
 
     def inputs(self, grad: int, partial: int, row_loss: int, outs: tuple[int, int], first: int, rows: int) -> _Inputs:
         """dx and du of a chunk, and how many values the parts of them take."""
         across = self.d + self.r
-        tile = tile_for(rows, across)
-        tiles = tile.across(across), tile.down(rows)
+        width = tile_width(rows, across)
+        tiles = ceil_div(across, 4 * width), ceil_div(rows, 4 * width)
         wanted = ceil_div(head._DX_GROUPS, tiles[0] * tiles[1])
         part = ceil_div(self.v, max(1, min(wanted, self.v // head._DX_DEPTH)))
         parts = ceil_div(self.v, part)
         product = Dispatch(
             "lora_head_inputs", (grad, 2, self.scales, self.b, partial), (*tiles, parts),
-            (rows, self.d, self.r, self.v, part, self.block), tile.constants | {"BITS": self.bits},
+            (rows, self.d, self.r, self.v, part, self.block), tile_constants(width) | {"BITS": self.bits},
         )  # fmt: skip
         grid = grid_of(ceil_div(rows * across, 256))
         split = Dispatch("lora_head_split", (partial, row_loss, *outs), grid, (first, rows, self.d, self.r, parts))
@@ -133,10 +133,10 @@ class _Head:
         """db of a chunk."""
         if not self.r:
             return ()
-        tile = tile_for(self.v, self.r)
-        grid = grid_of(tile.down(self.v) * tile.across(self.r))
+        width = tile_width(self.v, self.r)
+        grid = grid_of(ceil_div(self.v, 4 * width) * ceil_div(self.r, 4 * width))
         operands = (grad, 1, row_loss, to)
-        return (Dispatch("lora_head_db", operands, grid, (first, rows, self.r, self.v), tile.constants),)
+        return (Dispatch("lora_head_db", operands, grid, (first, rows, self.r, self.v), tile_constants(width)),)
 
 
 @plans("lora_head_logits")

@@ -7,7 +7,7 @@ grid covers the worst case (every expert ends inside a tile) and tiles without r
 from __future__ import annotations
 
 from evermind_web.backend.kernels import Dispatch, Plan, Shapes, ceil_div, grid_of, plans, scratch, tiles
-from evermind_web.backend.kernels.tiles import Tile, row_constants, row_grid, tile_for
+from evermind_web.backend.kernels.tiles import row_constants, row_grid, tile_constants, tile_width
 from evermind_web.layout import MoeLayout, moe_layout
 
 _LANES = 32  # threads that share a row in moe_fwd_route and moe_bwd_mix, on a GPU
@@ -40,10 +40,11 @@ class _Sizes:
         parts = max(1, min(ceil_div(self.e, self.k), self.n // _PART_ROWS))
         return ceil_div(self.n, ceil_div(self.n, parts))  # none without rows
 
-    def row_tiles(self, tile: Tile) -> int:
+    def row_tiles(self, width: int) -> int:
         """Row tiles that are enough however the rows fall to the experts."""
+        side = 4 * width
         routed = self.n * self.k
-        return tile.down(self.n) + min(routed, tile.down(routed) + self.e)
+        return ceil_div(self.n, side) + min(routed, ceil_div(routed, side) + self.e)
 
 
 def _lanes() -> int:
@@ -58,8 +59,8 @@ def moe_fwd(shapes: Shapes, scalars: tuple[int, ...]) -> Plan:
     y = scratch(0)
     uniform = at.uniform()
     lanes = _lanes()
-    up = tile_for(at.rows, at.h)
-    down = tile_for(at.rows, at.d)
+    up = tile_width(at.rows, at.h)
+    down = tile_width(at.rows, at.d)
     return Plan(
         (
             Dispatch(
@@ -73,16 +74,16 @@ def moe_fwd(shapes: Shapes, scalars: tuple[int, ...]) -> Plan:
             Dispatch(
                 "moe_fwd_up",
                 (m, weights, order, starts, hidden),
-                (up.across(at.h), at.row_tiles(up), 1),
+                (ceil_div(at.h, 4 * up), at.row_tiles(up), 1),
                 uniform,
-                up.constants,
+                tile_constants(up) | {"TOP_K": at.k},
             ),
             Dispatch(
                 "moe_fwd_down",
                 (hidden, weights, order, starts, y),
-                (down.across(at.d), at.row_tiles(down), 1),
+                (ceil_div(at.d, 4 * down), at.row_tiles(down), 1),
                 uniform,
-                down.constants,
+                tile_constants(down),
             ),
             Dispatch("moe_fwd_mix", (a, gates, inverse, y, out), grid_of(ceil_div(at.n * at.d, 256)), uniform),
         ),
@@ -96,18 +97,18 @@ def moe_bwd(shapes: Shapes, scalars: tuple[int, ...]) -> Plan:
     m, weights, experts, gates, order, inverse, starts, hidden, dy, dm, dweights = range(11)
     at = _Sizes(*shapes[m], *scalars)
     dpre, sums = scratch(0), scratch(1)  # dpre, dlogits; sums for dgate, dx
-    back = tile_for(at.rows, at.h)
-    rows = tile_for(at.rows, at.d)
-    across = back.across(at.h)
-    column_sums = across * (back.width if tiles.software else 1)
+    back = tile_width(at.rows, at.h)
+    rows = tile_width(at.rows, at.d)
+    across = ceil_div(at.h, 4 * back)
+    column_sums = across * (back if tiles.software else 1)
     parts = at.shared_parts()
     uniform = at.uniform(column_sums, parts)
     lanes = _lanes()
-    tile = tile_for(at.h, at.d, 2 * (at.e + 1))
-    across_h, across_d = tile.across(at.h), tile.across(at.d)
-    blocks = tile.down(at.h) * across_d + tile.down(at.d) * across_h + across_h + across_d
+    width = tile_width(at.h, at.d, 2 * (at.e + 1))
+    tiles_h, tiles_d = ceil_div(at.h, 4 * width), ceil_div(at.d, 4 * width)
+    blocks = 2 * tiles_h * tiles_d + tiles_h + tiles_d
     if at.k > 1:
-        blocks += across_d  # the router's gradient; with one expert per token it is zero
+        blocks += tiles_d  # the router's gradient; with one expert per token it is zero
     total = Dispatch("moe_bwd_shared", (dpre, dweights), grid_of(ceil_div(at.layout.stride, 256)), uniform)
     return Plan(
         (
@@ -116,14 +117,14 @@ def moe_bwd(shapes: Shapes, scalars: tuple[int, ...]) -> Plan:
                 (dy, weights, gates, order, starts, hidden, dpre, sums),
                 (across, at.row_tiles(back), 1),
                 uniform,
-                back.constants,
+                tile_constants(back) | {"TOP_K": at.k},
             ),
             Dispatch(
                 "moe_bwd_rows",
                 (dpre, weights, order, starts, sums),
-                (rows.across(at.d), at.row_tiles(rows), 1),
+                (ceil_div(at.d, 4 * rows), at.row_tiles(rows), 1),
                 uniform,
-                rows.constants,
+                tile_constants(rows),
             ),
             Dispatch(
                 "moe_bwd_mix",
@@ -137,7 +138,7 @@ def moe_bwd(shapes: Shapes, scalars: tuple[int, ...]) -> Plan:
                 (m, gates, order, starts, hidden, dy, dpre, dweights),
                 (blocks, at.e + parts, 1),
                 uniform,
-                tile.constants,
+                tile_constants(width) | {"TOP_K": at.k},
             ),
             *([total] if parts > 1 else []),
         ),

@@ -6,14 +6,11 @@ every barrier with a switch of contexts, and wants neither. Both run the same ke
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from evermind_web.backend.kernels import Grid, ceil_div, grid_of
 
 ENOUGH = 160  # workgroups that keep a large GPU busy; with fewer, smaller tiles give more of them
-ENOUGH_TALL = 120  # the same for tiles with twice the rows, whose workgroups are busier,
-TALL_ROWS = 65  # and results of fewer rows would leave most of such a tile empty
 SOFTWARE: Final = ("swiftshader", "llvmpipe", "software", "basic render")
 LONG_LOOP: Final = 16_384  # llvmpipe leaves a kernel's loops after 65,535 rounds in all, without a word
 COLUMN_ROWS: Final = 512  # rows that a workgroup of column_reduce takes
@@ -26,44 +23,14 @@ def choose(adapter_name: str) -> None:
     software = any(word in adapter_name.lower() for word in SOFTWARE)
 
 
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """What one workgroup makes of a matrix product: W and ROWS of matmul_tile."""
-
-    width: int
-    rows_held: int
-
-    @property
-    def rows(self) -> int:
-        """Rows of the tile."""
-        return self.rows_held * self.width
-
-    @property
-    def columns(self) -> int:
-        """Columns of the tile."""
-        return 4 * self.width
-
-    @property
-    def constants(self) -> dict[str, float]:
-        """Constants of a kernel that includes matmul_tile."""
-        slices = 4 if self.width == 8 and not software else 1
-        return {"W": self.width, "ROWS": self.rows_held, "SLICES": slices, "SHARED": 0 if software else 1}
-
-    def down(self, rows: int) -> int:
-        """Tiles that cover so many rows."""
-        return ceil_div(rows, self.rows)
-
-    def across(self, columns: int) -> int:
-        """Tiles that cover so many columns."""
-        return ceil_div(columns, self.columns)
+def tile_width(rows: int, columns: int, products: int = 1) -> int:
+    """W of a tile of 4W x 4W: 16 where `products` results of that shape fill the device, else 8."""
+    return 16 if products * ceil_div(rows, 64) * ceil_div(columns, 64) >= ENOUGH else 8
 
 
-def tile_for(rows: int, columns: int, products: int = 1) -> Tile:
-    """The largest tile with which `products` results of that shape fill the device."""
-    tall = Tile(16, 8)
-    if not software and rows >= TALL_ROWS and products * tall.down(rows) * tall.across(columns) >= ENOUGH_TALL:
-        return tall
-    return Tile(16 if products * ceil_div(rows, 64) * ceil_div(columns, 64) >= ENOUGH else 8, 4)
+def tile_constants(width: int) -> dict[str, float]:
+    """Constants of a kernel that includes matmul_tile."""
+    return {"W": width, "SLICES": 4 if width == 8 and not software else 1, "SHARED": 0 if software else 1}
 
 
 def lanes(length: int) -> int:
