@@ -17,7 +17,7 @@ from tests.browser.test_story_faults import change_worker
 TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom. " * 12
 SLOW = """
     const settled = settle;
-    settle = (coroutine) => new Promise((resolve) => setTimeout(resolve, 500)).then(() => settled(coroutine));
+    settle = (coroutine) => new Promise((resolve) => setTimeout(resolve, 350)).then(() => settled(coroutine));
 """
 # From the first click on, note for each frame whether something says that work goes on; until `done` is on the page.
 # A frame right after a long task is passed over: the bar's own timer has had no chance before it.
