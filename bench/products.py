@@ -2,7 +2,8 @@
 
 A dispatch is taken out of the plan of its operation: first what comes before it in the plan runs, so that all that it
 reads is real; then it runs alone, on the same buffers. With one routed expert that gets every row, the rows of the
-shared and of the routed expert are two plain products of half of `rows` each, side by side in one dispatch.
+shared and of the routed expert are two plain products of half of `rows` each, side by side in one dispatch; the
+gradients of weights, whose sums are over rows, are those of all experts of the model.
 
 Dispatches that write the same buffer wait for each other, and peers write a new tensor each time; so the buffers
 that a dispatch writes are there ROTATED times, and used in turn.
@@ -30,7 +31,9 @@ ROTATED: Final = 8
 SAMPLED: Final = 64  # rows of a result that NumPy computes, too
 
 Exact = NDArray[np.float64]
+Size = tuple[int, ...]  # V, D, L, K, H, E, k
 Pairs = list[tuple[Array, Exact]]  # what was found, what is right
+Rows = tuple[Expert, slice, Array, Exact]  # an expert, its rows of hidden, their tokens and gates
 
 
 @dataclass(frozen=True)
@@ -41,13 +44,16 @@ class Product:
     shape: Callable[[int, int, int, int], tuple[int, int, int]]  # of rows, V, D, H
     check: Callable[[Values], Pairs]
     products: int = 1
-    long: bool = False  # the sum is over rows, and each expert's is over all of them
+    experts: bool = False  # a sum over the rows of each expert of the model, in all `products` for each row
 
-    def letters(self, rows: int, V: int, D: int, H: int) -> tuple[dict[str, int], dict[str, int]]:
+    def letters(self, rows: int, size: Size) -> tuple[dict[str, int], dict[str, int]]:
         """Letters and scalars of the operation."""
+        V, D, _, _, H, E, k = size
         if self.op.startswith("head"):
             return {"N": rows, "V": V, "D": D}, {}
-        return {"N": rows if self.long else rows // 2, "D": D, "M": moe_layout(D, H, 1).size}, {"H": H, "E": 1, "k": 1}
+        if not self.experts:
+            rows, E, k = rows // 2, 1, 1
+        return {"N": rows, "D": D, "M": moe_layout(D, H, E).size}, {"H": H, "E": E, "k": k}
 
 
 class Values:
@@ -62,15 +68,19 @@ class Values:
     def rows(self, count: int) -> NDArray[np.int64]:
         """Some of `count` rows: the first, the last, and others drawn at random."""
         drawn = np.random.default_rng(count).choice(count, min(count, SAMPLED), replace=False)
-        return np.unique(np.concatenate([[0, count - 1], drawn]))
+        return np.unique(np.concatenate([np.array([0, count - 1], np.int64), drawn]))
 
-    def experts(self) -> list[tuple[Expert, slice, NDArray[np.int64], Exact]]:
-        """Of the shared and the routed one: parameters, its rows of hidden, their tokens, their gates."""
-        N, D, H = (self.letters[name] for name in "NDH")
-        _, both = split_block(self["W"].astype(np.float64), D, H, 1)
-        ones, gates = np.ones(N), np.asarray(self.arrays.get("gates", np.ones(N)), np.float64).ravel()
-        order = self["order"].astype(np.int64)
-        return [(both[0], slice(0, N), np.arange(N), ones), (both[1], slice(N, 2 * N), order, gates[order])]
+    def experts(self) -> list[Rows]:
+        """Of the shared one and all routed ones: parameters, its rows of hidden, their tokens, their gates."""
+        N, D, H, E, k = (self.letters[name] for name in "NDHEk")
+        _, found = split_block(self["W"].astype(np.float64), D, H, E)
+        gates = np.asarray(self.arrays.get("gates", np.ones(N * k)), np.float64).ravel()
+        order, starts = self["order"].astype(np.int64), self["starts"].tolist()
+        out: list[Rows] = [(found[0], slice(0, N), np.arange(N), np.ones(N))]
+        for expert, first, last in zip(found[1:], starts[:-1], starts[1:], strict=True):
+            slots = order[first:last]
+            out.append((expert, slice(N + first, N + last), slots // k, gates[slots]))
+        return out
 
 
 def _matrix(values: Array, width: int) -> Array:
@@ -96,8 +106,8 @@ def _down(v: Values) -> Pairs:
 
 def _dpre(v: Values) -> Array:
     """The rows of moe_bwd_hidden, at the start of its scratch memory."""
-    N, H = v.letters["N"], v.letters["H"]
-    return _matrix(v["scratch0"][: 2 * N * H], H)
+    N, H, k = (v.letters[name] for name in "NHk")
+    return _matrix(v["scratch0"][: N * (k + 1) * H], H)
 
 
 def _back(v: Values) -> Pairs:
@@ -119,8 +129,8 @@ def _inputs(v: Values) -> Pairs:
 
 
 def _weights(v: Values) -> Pairs:
-    D, H = v.letters["D"], v.letters["H"]
-    _, found = split_block(v["dW"], D, H, 1)
+    D, H, E = (v.letters[name] for name in "DHE")
+    _, found = split_block(v["dW"], D, H, E)
     dpre, out = _dpre(v).astype(np.float64), Pairs()
     for g, (_, rows, tokens, gates) in zip(found, v.experts(), strict=True):
         some, others = v.rows(H), v.rows(D)
@@ -150,7 +160,7 @@ PRODUCTS: Final = {
     "moe_fwd_down": Product("moe_fwd", lambda rows, V, D, H: (rows, H, D), _down),
     "moe_bwd_hidden": Product("moe_bwd", lambda rows, V, D, H: (rows, D, H), _back),
     "moe_bwd_rows": Product("moe_bwd", lambda rows, V, D, H: (rows, H, D), _inputs),
-    "moe_bwd_weights": Product("moe_bwd", lambda rows, V, D, H: (D, rows, H), _weights, products=4, long=True),
+    "moe_bwd_weights": Product("moe_bwd", lambda rows, V, D, H: (D, rows, H), _weights, products=2, experts=True),
     "head_logits": Product("head_logits", lambda rows, V, D, H: (rows, D, V), _logits),
     "head_xent_grads": Product("head_xent_bwd", lambda rows, V, D, H: (rows, V, D), _grads, products=2),
 }
@@ -221,11 +231,11 @@ def _as_operation(name: str, dispatches: tuple[Dispatch, ...]) -> str:
     return name
 
 
-def _rows_in_one(kernel: str, rows: int, V: int, D: int, H: int) -> int:
+def _rows_in_one(kernel: str, rows: int, size: Size) -> int:
     """At most `rows`: as many as the operation takes in one dispatch of that kernel."""
     product = PRODUCTS[kernel]
     while rows > 1:
-        letters, scalars = product.letters(rows, V, D, H)
+        letters, scalars = product.letters(rows, size)
         shapes = Operation.shapes(product.op, letters | scalars)
         if [d.kernel for d in plan_for(product.op, shapes, tuple(scalars.values())).dispatches].count(kernel) <= 1:
             break
@@ -235,11 +245,12 @@ def _rows_in_one(kernel: str, rows: int, V: int, D: int, H: int) -> int:
 
 async def row(backend: Backend, kernel: str, rows: int, spec: dict[str, Any]) -> dict[str, Any]:
     """The row of one product."""
-    V, D, _, _, H, _, _ = shape_of(spec)
+    size = shape_of(spec)
+    V, D, _, _, H, _, k = size
     product = PRODUCTS[kernel]
     tiles.choose(backend.adapter_name)
-    rows = _rows_in_one(kernel, rows, V, D, H)
-    letters, scalars = product.letters(rows, V, D, H)
+    rows = _rows_in_one(kernel, rows, size)
+    letters, scalars = product.letters(rows, size)
     rotated = spec.get("rotated", ROTATED)
     operation = Operation(backend, product.op, letters, scalars)
     single = Single(operation, kernel, rotated)
@@ -247,10 +258,11 @@ async def row(backend: Backend, kernel: str, rows: int, spec: dict[str, Any]) ->
     ms = await single.milliseconds(spec.get("repeats", 4), spec.get("rounds", 5)) / rotated
     for part in (single, operation):
         part.free()
-    m, k, n = product.shape(rows, V, D, H)
-    shape = {"op": product.op, "kernel": kernel, "m": m, "k": k, "n": n, "products": product.products}
+    products = product.products * (k + 1 if product.experts else 1)
+    m, depth, n = product.shape(rows, V, D, H)
+    shape = {"op": product.op, "kernel": kernel, "m": m, "k": depth, "n": n, "products": products}
     done = {"ms": round(ms, 4)}
     if ms > 0:
-        tflops = product.products * 2 * m * k * n / ms / 1e9
+        tflops = products * 2 * m * depth * n / ms / 1e9
         done |= {"tflops": round(tflops, 2), "share_of_peak": round(tflops / PEAK, 3)}
     return shape | done | compared(off) | {"numpy": "float64"}

@@ -31,7 +31,7 @@ def _forms(spec: Mapping[str, Any] | None) -> list[_Form]:
     if spec is None:
         return []
     kind = spec.get("type") if isinstance(spec, Mapping) else spec
-    if kind == "Sequence":
+    if isinstance(spec, Mapping) and kind == "Sequence":
         return [form for child in checked_list(spec.get("normalizers"), "normalizers") for form in _forms(child)]
     if kind in _FORMS:
         return [cast(_Form, kind)]

@@ -146,6 +146,7 @@ REFUSED = [
     ("pre_tokenizer", split({"Regex": "a"}, "Removed"), "Removed"),
     ("pre_tokenizer", "ByteLevel", "pre-tokenizer"),
     ("added_tokens", 5, "added tokens"),
+    ("normalizer", "Sequence", "'Sequence'"),
     ("normalizer", {"type": "Sequence", "normalizers": 5}, "normalizers"),
     ("pre_tokenizer", {"type": "Sequence", "pretokenizers": "x"}, "pretokenizers"),
     ("evermind_special_tokens", {"bos": ["x"]}, "evermind_special_tokens"),
