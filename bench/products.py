@@ -68,7 +68,8 @@ class Values:
     def rows(self, count: int) -> NDArray[np.int64]:
         """Some of `count` rows: the first, the last, and others drawn at random."""
         drawn = np.random.default_rng(count).choice(count, min(count, SAMPLED), replace=False)
-        return np.unique(np.concatenate([np.array([0, count - 1], np.int64), drawn]))
+        picked: NDArray[np.int64] = np.unique(np.append(drawn, [0, count - 1]))
+        return picked
 
     def experts(self) -> list[Rows]:
         """Of the shared one and all routed ones: parameters, its rows of hidden, their tokens, their gates."""

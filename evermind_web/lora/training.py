@@ -17,7 +17,7 @@ from evermind_web.lora.bound import AdaptedWeights, AdapterGradients, BoundAdapt
 from evermind_web.lora.config import EMBEDDING
 from evermind_web.network import Noise
 from evermind_web.optim import AdamWOptions, FlatAdamW
-from evermind_web.training.loop import Loop, OnEval, OnStep, Position
+from evermind_web.training.loop import Best, Loop, OnEval, OnStep, Position
 from evermind_web.training.options import TrainingOptions
 from evermind_web.training.snapshot import SECONDS, OnSnapshot, Snapshot
 
@@ -106,9 +106,9 @@ class AdapterTraining:
 
     async def snapshot(self, loop: Loop, on_snapshot: OnSnapshot) -> None:
         """Hand over where the fit stands; see `training.snapshot`."""
-        on_snapshot(await Snapshot.take(self.trained, self.adam, loop.position))
+        on_snapshot(await Snapshot.take(self.trained, self.adam, loop.position, loop.best))
 
-    def go_on(self, snapshot: Snapshot) -> Position:
+    def go_on(self, snapshot: Snapshot) -> tuple[Position, Best]:
         """Take a snapshot's place."""
         self._queued = snapshot.applied
         return snapshot.put_back(self.trained, self.adam)
@@ -167,7 +167,7 @@ class Tuner:
         job = AdapterTraining(model, weights, adamw, chosen, held_out, lora_dropout, checkpoint)
         loop = self._loop = Loop(job, chosen, on_step=on_step, on_eval=on_eval, validating=bool(held_out))
         if resume is not None:
-            loop.position = job.go_on(resume)
+            loop.position, loop.best = job.go_on(resume)
         if on_snapshot is not None:
             loop.keep, loop.keep_seconds = partial(job.snapshot, loop, on_snapshot), snapshot_seconds
         try:

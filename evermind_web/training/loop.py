@@ -110,7 +110,9 @@ class _Chunk:
 
 
 @dataclass(slots=True)
-class _Best:
+class Best:
+    """The best evaluation so far: its loss and step, how many came after it, and the weights if they are kept."""
+
     loss: float = math.inf
     step: int = 0
     without_gain: int = 0
@@ -128,6 +130,7 @@ class Loop:
     on_eval: OnEval | None = None
     validating: bool = False
     position: Position = field(default_factory=Position)
+    best: Best = field(default_factory=Best)
     stopped: bool = False
     keep: Callable[[], Awaitable[None]] | None = None  # called between steps, all of which are reported
     keep_seconds: float = 0.0  # at least so far apart
@@ -141,12 +144,13 @@ class Loop:
         at = self.position
         at.sums = at.sums or [0.0] * self.options.epochs
         at.counts = at.counts or [0.0] * self.options.epochs
-        backend, best = self.job.backend, _Best()
+        backend, best = self.job.backend, self.best
         # A scaler needs each step's flag before the next step. Elsewhere one chunk runs while the next one is queued.
         self._pace = Pace(1 if self.scaler else backend.steps_per_read)
         ahead = 1 if backend.steps_per_read > 1 and not self.scaler else 0
         ring, queued = backend.alloc((backend.steps_per_read, RECORD)), list[_Pending]()
         kept = self._started
+        self.stopped = self.stopped or self._in_vain()
         try:
             while at.window < self._total and not self.stopped:
                 queued.append(self._queue(windows, at.window, ring, len(queued)))
@@ -157,12 +161,12 @@ class Loop:
                     queued = []
                     keeping = self.keep is not None and time.perf_counter() - kept >= self.keep_seconds
                     await self._deliver(0 if due or keeping else ahead)
+                    if due:
+                        await self._evaluate()
                     if self.keep is not None and keeping:
                         await self.keep()
                         kept = time.perf_counter()
                     await asyncio.sleep(0)  # so that Stop, and everybody else, gets a turn
-                if due:
-                    await self._evaluate(best)
             if queued:
                 self._flight.append(_Chunk(queued, backend.start_read(ring)))
             await self._deliver(0)
@@ -241,8 +245,8 @@ class Loop:
     def _due(self, done: int, per_epoch: int) -> bool:
         return self.validating and done % (self.options.eval_every or per_epoch) == 0
 
-    async def _evaluate(self, best: _Best) -> None:
-        loss, step = await self.job.validate(), self.position.window
+    async def _evaluate(self) -> None:
+        best, loss, step = self.best, await self.job.validate(), self.position.window
         if loss < best.loss:
             best.loss, best.step, best.without_gain = loss, step, 0
             if self.options.keep_best:
@@ -253,5 +257,7 @@ class Loop:
             best.without_gain += 1
         if self.on_eval:
             self.on_eval(EvalInfo(step, loss, best.loss, best.step, best.without_gain))
-        if self.options.patience and best.without_gain >= self.options.patience:
-            self.stopped = True
+        self.stopped = self.stopped or self._in_vain()
+
+    def _in_vain(self) -> bool:
+        return bool(self.options.patience) and self.best.without_gain >= self.options.patience

@@ -14,7 +14,7 @@ from evermind_web.errors import InvalidArgumentError
 from evermind_web.flat_vector import FlatVector, read_all
 from evermind_web.model import EvermindLM
 from evermind_web.optim import AdamWOptions, DynamicLossScaler, FlatAdamW, StepScalars
-from evermind_web.training.loop import Loop, OnEval, OnStep, Position
+from evermind_web.training.loop import Best, Loop, OnEval, OnStep, Position
 from evermind_web.training.options import TrainingOptions
 from evermind_web.training.snapshot import SECONDS, OnSnapshot, Snapshot
 from evermind_web.training.state import TrainingState, read_state, write_state
@@ -120,17 +120,18 @@ class EvermindLMTrainer:
         self._validation = check_items(validation, vocab)
         if validation and not any(item.scored for item in self._validation):
             raise InvalidArgumentError("the validation sequences have no target to score; give longer ones")
+        best = Best()
         if isinstance(resume, Snapshot):
-            self._position = resume.put_back(self.trained, self._optimizer())
+            self._position, best = resume.put_back(self.trained, self._optimizer())
             if resume.scaler:
                 self.loss_scaler.load_state(resume.scaler)
         self._queued = self._optimizer().step
         if not resume or not self._position.window:
             self._position = Position(first_step=self._queued)
         scaler = self.loss_scaler if self.mixed_precision else None
-        loop = Loop(self, self.options, scaler, on_step, on_eval, bool(validation), self._position)
+        loop = Loop(self, self.options, scaler, on_step, on_eval, bool(validation), self._position, best)
         if on_snapshot:
-            loop.keep, loop.keep_seconds = partial(self._snapshot, on_snapshot), snapshot_seconds
+            loop.keep, loop.keep_seconds = partial(self._snapshot, loop, on_snapshot), snapshot_seconds
         self._loop = loop
         try:
             return await loop.run(items)
@@ -138,9 +139,9 @@ class EvermindLMTrainer:
             self._position, self._loop = loop.position, None
             self.model.set_hyper({})
 
-    async def _snapshot(self, on_snapshot: OnSnapshot) -> None:
+    async def _snapshot(self, loop: Loop, on_snapshot: OnSnapshot) -> None:
         scaler = self.loss_scaler.state() if self.mixed_precision else None
-        on_snapshot(await Snapshot.take(self.trained, self._optimizer(), self._position, scaler))
+        on_snapshot(await Snapshot.take(self.trained, self._optimizer(), self._position, loop.best, scaler))
 
     def fit(self, sequences: Sequence[Tokens | Example], on_step: OnStep | None = None, **options: Any) -> list[float]:
         """Blocking twin of `fit_async`."""

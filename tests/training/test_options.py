@@ -13,7 +13,7 @@ from evermind_web.batch import check_item, item_batches
 from evermind_web.errors import InvalidArgumentError, NonFiniteError
 from evermind_web.network import Noise
 from evermind_web.ops import IGNORE
-from evermind_web.training import TrainingOptions
+from evermind_web.training import Snapshot, TrainingOptions
 
 V = 23
 
@@ -290,6 +290,21 @@ def test_early_stopping_ends_with_the_best_weights() -> None:
     assert len(history) == evaluations[-1].step < 60
     assert evaluations[-1].loss > best.loss
     assert model.evaluate(held_out) == pytest.approx(best.loss, rel=1e-6)
+
+
+def test_early_stopping_goes_on_from_a_snapshot_with_the_best_of_before() -> None:
+    held_out, snapshots = texts(4, seed=8), list[Snapshot]()
+
+    def trainer() -> EvermindLMTrainer:
+        return EvermindLMTrainer(small(), lr=0.05, epochs=60, accum_steps=8, patience=3)
+
+    whole = trainer()
+    history = whole.fit(texts(), validation=held_out, on_snapshot=snapshots.append, snapshot_seconds=0)
+    assert snapshots[-1].best.without_gain == 3, "the last one is of the end"
+    for snapshot in snapshots[-5:]:
+        again = trainer()
+        assert again.fit(texts(), validation=held_out, resume=snapshot) == history, f"from step {snapshot.step}"
+        assert np.array_equal(weights(again.model), weights(whole.model))
 
 
 def test_validation_that_scores_nothing_is_refused() -> None:
