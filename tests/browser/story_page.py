@@ -9,6 +9,9 @@ from playwright.async_api import Locator, Page, expect
 
 from tools.browser import config
 
+NUMPY = "/?backend=numpy"  # what the page says is the same on both, and NumPy starts faster
+TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom. " * 12
+OTHER = "We had everything before us, we had nothing before us, we were all going direct. " * 12
 STORY_MS = config.STORY_TIMEOUT_MS
 LOSSES = re.compile(r"Loss on text it has not seen: ([\d.]+) → ([\d.]+) \(guessing by frequency: ([\d.]+)\)")
 

@@ -12,11 +12,9 @@ import pytest
 from playwright.async_api import Page, expect
 
 from tests.browser.fit import look
-from tests.browser.story_page import StoryPage
+from tests.browser.story_page import NUMPY, TEXT, StoryPage
 from tools.common import NODE_MODULES
 
-NUMPY = "/?backend=numpy"
-TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom. " * 12
 AXE = NODE_MODULES / "axe-core" / "axe.min.js"
 TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 MAX_TASK_MS = 100

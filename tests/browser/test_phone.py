@@ -12,12 +12,8 @@ from playwright.async_api import Browser, expect
 
 from tests.browser.conftest import PageLog, check
 from tests.browser.fit import MAX_SHIFT, WATCH_SHIFTS, look, shifts
-from tests.browser.story_page import STORY_MS, StoryPage
+from tests.browser.story_page import NUMPY, OTHER, STORY_MS, TEXT, StoryPage
 from tools.browser import config
-
-NUMPY = "/?backend=numpy"
-TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom. " * 12
-OTHER = "We had everything before us, we had nothing before us, we were all going direct. " * 12
 
 
 @pytest_asyncio.fixture(loop_scope="session")

@@ -12,11 +12,8 @@ import pytest_asyncio
 from playwright.async_api import Locator, Page, expect
 
 from tests.browser.conftest import PageLog
-from tests.browser.story_page import STORY_MS, StoryPage
+from tests.browser.story_page import NUMPY, OTHER, STORY_MS, TEXT, StoryPage
 
-NUMPY = "/?backend=numpy"
-TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom. " * 12
-OTHER = "We had everything before us, we had nothing before us, we were all going direct. " * 12
 SHIPPED = Path(__file__).parents[2] / "web" / "models" / "evermind-base.evl0"
 
 

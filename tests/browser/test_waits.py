@@ -11,10 +11,9 @@ from typing import Any
 
 from playwright.async_api import Page
 
-from tests.browser.story_page import StoryPage
+from tests.browser.story_page import NUMPY, TEXT, StoryPage
 from tests.browser.test_story_faults import change_worker
 
-TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom. " * 12
 SLOW = """
     const settled = settle;
     settle = (coroutine) => new Promise((resolve) => setTimeout(resolve, 350)).then(() => settled(coroutine));
@@ -70,7 +69,7 @@ async def test_every_wait_shows_that_it_goes_on(page: Page, tmp_path: Path) -> N
     await change_worker(page.context, SLOW)
     story = StoryPage(page)
     press = story.press
-    await page.goto("/?backend=numpy", wait_until="domcontentloaded")
+    await page.goto(NUMPY, wait_until="domcontentloaded")
     await watch(page, lambda: page.get_by_role("heading", name="Evermind").click(), ("[data-testid=status]", "Ready"))
     await watch(page, lambda: press(story.part("shipped-start")), notice("It can write at once"))
     await story.ready()
