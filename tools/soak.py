@@ -1,6 +1,6 @@
 """`make soak`: the fault tests at full volume, for hours; `make test` runs about a hundredth of each.
 
-    python -m tools.soak [files] [imports] [devices] [power] [long]    all of them without a name
+    python -m tools.soak [files] [imports] [devices] [gpu] [power] [long]    all of them without a name
     python -m tools.soak files:backup                            one parser of tests/faults/parsers.py
 
 `SOAK_SCALE` shrinks every count (0.01 is about what `make test` does). A run that was stopped goes on where it was;
@@ -32,6 +32,7 @@ FIGURES = ROOT / "docs" / "reliability.jsonl"
 FILES, CHUNK = 100_000, 1_000  # broken files a parser, in runs of so many with a seed each
 IMPORTS, IMPORTS_A_RUN = 5_000, 50  # broken files a kind through the page
 POINTS, POINTS_A_RUN = 300, 50  # moments at which a device is lost
+BROWSERS, BROWSERS_A_RUN = 25, 5  # whose GPU process crashes twice
 KILLS, MIGRATIONS, KILLS_A_PROFILE = 280, 20, 10
 STEPS, GENERATIONS = 10_000, 2_000
 
@@ -171,6 +172,18 @@ def devices() -> bool:
     return job.finish()
 
 
+def gpu() -> bool:
+    """The GPU process of a browser crashes, twice a browser: the same loss, on WebGPU and then on NumPy."""
+    job = Job("gpu", crashes=0, broken=0)
+    while job.at["crashes"] < 2 * scaled(BROWSERS):
+        count = min(BROWSERS_A_RUN, scaled(BROWSERS) - job.at["crashes"] // 2)
+        settings = {"EVERMIND_CRASH_BROWSERS": count, "EVERMIND_CRASH_SEED": 1000 + job.at["crashes"]}
+        good = run_test("tests/browser/faults/test_gpu_crash.py", **settings)
+        job.add(crashes=2 * count, broken=int(not good))
+        job.save()
+    return job.finish()
+
+
 # ── power ────────────────────────────────────────────────────────────────────
 def power() -> bool:
     """A browser that is killed while it writes: each record is the old or the new one."""
@@ -234,7 +247,7 @@ def long() -> bool:
 
 
 JOBS: dict[str, Callable[[], bool]] = {
-    "files": files, "imports": imports, "devices": devices, "power": power, "long": long,
+    "files": files, "imports": imports, "devices": devices, "gpu": gpu, "power": power, "long": long,
 }  # fmt: skip
 
 
