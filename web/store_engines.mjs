@@ -87,7 +87,7 @@ export class IdbEngine {
       const row = await tx.objectStore("records").get(name);
       if (!row) return undefined;
       const blobs = tx.objectStore("blobs");
-      return { row, data: joined(await Promise.all(row.blobs.map((key) => blobs.get(key)))) };
+      return { row, data: await joined(row, (key) => blobs.get(key)) };
     });
   }
 
@@ -206,21 +206,22 @@ function* pieces(data) {
   else for (let at = 0; at < data.byteLength; at += PIECE_BYTES) yield data.slice(at, at + PIECE_BYTES);
 }
 
-/** @param {(ArrayBuffer | undefined)[]} parts @returns {ArrayBuffer | undefined} nothing if a part is missing */
-function joined(parts) {
-  if (parts.length === 1) return parts[0];
-  let size = 0;
-  for (const part of parts) {
-    if (!part) return undefined;
-    size += part.byteLength;
-  }
+/**
+ * The bytes of a record, read piece by piece, so that they are never in memory twice.
+ * @param {Row} row @param {(key: number) => Promise<ArrayBuffer | undefined>} get
+ * @returns {Promise<ArrayBuffer | undefined>} nothing if a piece is missing or too long
+ */
+async function joined({ blobs, size }, get) {
+  if (blobs.length === 1) return get(blobs[0]);
   const whole = new Uint8Array(size);
   let at = 0;
-  for (const part of /** @type {ArrayBuffer[]} */ (parts)) {
-    whole.set(new Uint8Array(part), at);
-    at += part.byteLength;
+  for (const key of blobs) {
+    const piece = await get(key);
+    if (!piece || at + piece.byteLength > size) return undefined;
+    whole.set(new Uint8Array(piece), at);
+    at += piece.byteLength;
   }
-  return whole.buffer;
+  return at === size ? whole.buffer : whole.buffer.slice(0, at);
 }
 
 /** @param {{abort: () => void}} tx */
