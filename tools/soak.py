@@ -1,6 +1,6 @@
 """`make soak`: the fault tests at full volume, for hours; `make test` runs about a hundredth of each.
 
-    python -m tools.soak [files] [imports] [devices] [gpu] [power] [long]    all of them without a name
+    python -m tools.soak [files] [imports] [devices] [gpu] [power] [load] [long]    all without a name
     python -m tools.soak files:backup                            one parser of tests/faults/parsers.py
 
 `SOAK_SCALE` shrinks every count (0.01 is about what `make test` does). A run that was stopped goes on where it was;
@@ -35,6 +35,7 @@ POINTS, POINTS_A_RUN = 300, 50  # moments at which a device is lost
 BROWSERS, BROWSERS_A_RUN = 25, 5  # whose GPU process crashes twice
 KILLS, MIGRATIONS, KILLS_A_PROFILE = 280, 20, 10
 STEPS, GENERATIONS = 10_000, 2_000
+WORKERS = 10
 
 Json = dict[str, Any]
 
@@ -234,6 +235,15 @@ def site() -> Iterator[str]:
         server.server_close()
 
 
+# ── load ─────────────────────────────────────────────────────────────────────
+def load() -> bool:
+    """Ten workers, each with a Python of its own, learn on one GPU at once what each learns alone."""
+    job = Job("load", workers=WORKERS, broken=0)
+    job.add(broken=int(not run_test("tests/browser/faults/test_load.py", EVERMIND_LEARNERS=WORKERS)))
+    job.save()
+    return job.finish()
+
+
 # ── long runs ────────────────────────────────────────────────────────────────
 def long() -> bool:
     """Ten thousand steps and two thousand texts in one page, so in one piece: nothing grows."""
@@ -247,7 +257,7 @@ def long() -> bool:
 
 
 JOBS: dict[str, Callable[[], bool]] = {
-    "files": files, "imports": imports, "devices": devices, "gpu": gpu, "power": power, "long": long,
+    "files": files, "imports": imports, "devices": devices, "gpu": gpu, "power": power, "load": load, "long": long,
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Many at once: ten workers on one GPU, fifty clients of the static server."""
+"""Many at once: workers that compute and that learn on one GPU, fifty clients of the static server."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import http.client
 import json
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -13,6 +14,7 @@ from urllib.parse import urlsplit
 from playwright.async_api import Page
 
 WORKERS = 10
+LEARNERS = int(os.environ.get("EVERMIND_LEARNERS") or 3)  # `make soak`: 10, each with a Python of its own
 
 
 def fetch(address: str, path: str) -> tuple[int, str]:
@@ -58,3 +60,34 @@ async def test_ten_workers_share_one_gpu_without_mixing_data(page: Page) -> None
         WORKERS,
     )
     assert found == [{"number": number, "wrong": 0} for number in range(WORKERS)]
+
+
+LEARN = """async ([count, steps]) => {
+    globalThis.workers ??= [];
+    while (workers.length < count) {
+        workers.push(new Worker("/__test__/faults/learn_worker.mjs", { type: "module" }));
+    }
+    const one = (number) => new Promise((resolve, reject) => {
+        workers[number].onmessage = ({ data }) => resolve(data);
+        workers[number].onerror = (event) => reject(new Error(event.message));
+        workers[number].postMessage([number, steps]);
+    });
+    const numbers = [...workers.keys()];
+    const together = await Promise.all(numbers.map(one));
+    const alone = [];
+    for (const number of numbers) alone.push(await one(number));
+    for (const worker of workers) worker.terminate();
+    return { together, alone };
+}"""
+
+
+async def test_workers_that_learn_at_once_learn_what_each_learns_alone(page: Page) -> None:
+    """Each has its own seed and text; losses and weights are the same bits as when it has the GPU for itself."""
+    await page.goto("/__test__/blank.html")
+    found = await page.evaluate(LEARN, [LEARNERS, 5])
+    assert found["together"] == found["alone"]
+    prints = {answer[-1] for answer in found["alone"]}
+    assert len(prints) == LEARNERS, "each learned something of its own"
+    for number, answer in enumerate(found["alone"]):
+        assert answer[0] == number
+        assert len(answer) == 3, answer
