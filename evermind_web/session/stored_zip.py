@@ -32,7 +32,7 @@ def read(data: bytes, name: str) -> dict[str, bytes]:
             if len({i.filename for i in infos}) != len(infos):
                 raise FormatError(f"{name} is damaged: it names a file twice. Export it again.")
             return {i.filename: archive.read(i) for i in infos}
-    except (zipfile.BadZipFile, EOFError, OSError, ValueError, NotImplementedError, RuntimeError) as error:
+    except (zipfile.BadZipFile, EOFError, ArithmeticError, OSError, ValueError, RuntimeError) as error:
         if isinstance(error, FormatError):
             raise
         raise FormatError(f"{name} is damaged or cut off ({error}). Export or download it again.") from None

@@ -64,7 +64,7 @@ def read_backup(backup: bytes) -> list[SaveItem]:
             members = _stored_members(archive, len(backup))
             rows = _manifest_rows(members)
             return [_item(row, members) for row in rows]
-    except (zipfile.BadZipFile, NotImplementedError, EOFError, OSError, ValueError, KeyError, RecursionError) as error:
+    except (zipfile.BadZipFile, EOFError, ArithmeticError, OSError, ValueError, KeyError, RuntimeError) as error:
         if isinstance(error, EvermindError):
             raise
         raise FormatError(f"not a backup, or a damaged one: {error}; choose a file made by export") from error
