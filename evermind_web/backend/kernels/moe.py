@@ -10,7 +10,8 @@ from evermind_web.backend.kernels import Dispatch, Plan, Shapes, ceil_div, grid_
 from evermind_web.backend.kernels.tiles import row_constants, row_grid, tile_constants, tile_width
 from evermind_web.layout import MoeLayout, moe_layout
 
-_LANES = 32  # threads that share a row in moe_fwd_route and moe_bwd_mix, on a GPU
+_LANES = 32  # threads that share a row in moe_fwd_route and moe_bwd_mix, on a GPU; the latter takes
+_FEW_ROWS = 1024  # twice as many for at most so many rows, which leave most of a GPU idle
 _LARGE = 1 << 16  # elements of an expert's matrix, from which on a dispatch more is worth a shorter sum
 _PART_ROWS = 128  # shortest part of such a sum
 _FLOAT = 4  # bytes
@@ -103,7 +104,7 @@ def moe_bwd(shapes: Shapes, scalars: tuple[int, ...]) -> Plan:
     column_sums = across * (back if tiles.software else 1)
     parts = at.shared_parts()
     uniform = at.uniform(column_sums, parts)
-    lanes = _lanes()
+    lanes = _lanes() * (2 if at.n <= _FEW_ROWS and not tiles.software else 1)
     width = tile_width(at.h, at.d, 2 * (at.e + 1))
     tiles_h, tiles_d = ceil_div(at.h, 4 * width), ceil_div(at.d, 4 * width)
     blocks = 2 * tiles_h * tiles_d + tiles_h + tiles_d
