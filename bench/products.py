@@ -131,8 +131,12 @@ def _inputs(v: Values) -> Pairs:
 
 def _weights(v: Values) -> Pairs:
     D, H, E = (v.letters[name] for name in "DHE")
-    _, found = split_block(v["dW"], D, H, E)
+    layout, dW = moe_layout(D, H, E), v["dW"].astype(np.float64)
     dpre, out = _dpre(v).astype(np.float64), Pairs()
+    rows = v.letters["N"] * (v.letters["k"] + 1)
+    parts = v["scratch0"][rows * H + v.letters["N"] * v.letters["k"] :].reshape(-1, layout.stride)
+    dW[layout.experts :][: layout.stride] += parts.sum(axis=0, dtype=np.float64)  # moe_bwd_shared is yet to come
+    _, found = split_block(dW, D, H, E)
     for g, (_, rows, tokens, gates) in zip(found, v.experts(), strict=True):
         some, others = v.rows(H), v.rows(D)
         out.append((g.w1[some], dpre[rows][:, some].T @ v["m"][tokens].astype(np.float64)))

@@ -3,6 +3,7 @@
 // one value per tile, or per thread where tiles are not shared.
 //#include moe_params
 //#include moe_group
+//#include moe_gate
 //#include four
 //#include matmul_tile
 
@@ -37,16 +38,15 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_id) thre
     var sums = tile_product(Tile(true, false, group, column), thread, 0u, moe.d);
     var dgate = vec4<f32>();
     for (var i = 0u; i < 4u; i++) {
-        let row = group.row + 4u * thread.y + i;
-        if (!holds_row(thread, i) || 4u * thread.y + i >= group.rows) { continue; }
-        var gate = 1.0;
-        if (row >= moe.n) { gate = gates[order[row - moe.n]]; }
+        let row = group.row + min(4u * thread.y + i, group.rows - 1u);
+        let gate = gate_of(row);
         for (var j = 0u; j < 4u; j++) {
             let h = column + 4u * thread.x + j;
-            if (h >= moe.h) { continue; }
-            let unit = hidden[row * moe.h + h];
-            dgate[i] += unit * sums[i][j];
-            dpre[row * moe.h + h] = select(0.0, gate * sums[i][j], unit > 0.0);
+            if (holds_row(thread, i) && 4u * thread.y + i < group.rows && h < moe.h) {
+                let unit = hidden[row * moe.h + h];
+                dgate[i] += unit * sums[i][j];
+                dpre[row * moe.h + h] = select(0.0, gate * sums[i][j], unit > 0.0);
+            }
         }
     }
     if (SHARED) {

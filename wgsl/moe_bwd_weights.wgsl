@@ -4,6 +4,7 @@
 // the shared expert has many more rows than the others, which would wait for it.
 //#include moe_params
 //#include moe_group
+//#include moe_gate
 //#include moe_parts
 //#include four
 //#include matmul_tile
@@ -37,10 +38,6 @@ fn add(expert: u32, place: u32, value: f32) {
 
 struct Tile { a_by_depth: bool, b_by_depth: bool, group: Group, part: u32, row: u32, column: u32 }
 
-fn gate_of(row: u32) -> f32 {
-    if (row < moe.n) { return 1.0; }
-    return gates[order[row - moe.n]];
-}
 fn four_dpre(row: u32, h: vec4<u32>) -> vec4<f32> {
     let at = row * moe.h + h;
     return vec4<f32>(dpre[at.x], dpre[at.y], dpre[at.z], dpre[at.w]);
