@@ -6,16 +6,15 @@ damaged or unknown. No file is ever executed; no weights are decoded beyond a fe
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import struct
-import zipfile
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from evermind_web import strict_json
 from evermind_web.errors import FormatError
 from evermind_web.formats.arch import evermind_tensor_spec, param_count_of
 from evermind_web.formats.crc import crc32, verify_crc_trailer
@@ -27,7 +26,7 @@ from evermind_web.formats.moe0 import moe_tensor_spec, read_moe0
 from evermind_web.formats.safetensors_io import read_arrays
 from evermind_web.formats.sniff import describe, truncated
 from evermind_web.interop.package import EvermindModelPackage
-from evermind_web.session import container
+from evermind_web.session import container, stored_zip
 from evermind_web.store.backup import read_backup
 from evermind_web.tokenizer import BPETokenizer
 from evermind_web.training import state as training_state
@@ -246,12 +245,10 @@ def _tokenizer(text: str) -> Json:
 
 
 def _zip(data: bytes) -> Json:
+    files = stored_zip.read(data, "the zip file")
     try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            names = archive.namelist()
-            text = archive.read("manifest.json") if "manifest.json" in names else b"null"
-        manifest = json.loads(text)
-    except (zipfile.BadZipFile, EOFError, ValueError, NotImplementedError, OSError) as error:
+        manifest = strict_json.loads(files.get("manifest.json", b"null").decode())
+    except (ValueError, RecursionError) as error:
         raise FormatError(f"zip file is damaged ({error}); export it again") from None
     if isinstance(manifest, dict) and manifest.get("format") == container.FORMAT:
         package = container.unpack(data, "the file")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any, NamedTuple
 
 FIELDS = ("vocab_size", "d_model", "num_layers", "conv_kernel", "hidden_dim", "num_experts", "top_k")
@@ -50,11 +51,15 @@ def param_count_of(arch: Any) -> int:
 
 def evermind_tensor_spec(arch: Any) -> list[TensorSpec]:
     """Every tensor of a model of this shape, in parameter order."""
+    return list(iter_tensor_spec(arch))
+
+
+def iter_tensor_spec(arch: Any) -> Iterator[TensorSpec]:
+    """As `evermind_tensor_spec`, each made when it is asked for."""
     a = Arch.of(arch)
-    spec = [TensorSpec("token_embedding.weight", (a.vocab_size, a.d_model))]
+    yield TensorSpec("token_embedding.weight", (a.vocab_size, a.d_model))
     for layer in range(a.num_layers):
-        spec.extend(_layer_spec(a, f"layers.{layer}"))
-    return spec
+        yield from _layer_spec(a, f"layers.{layer}")
 
 
 def tensor_at(arch: Any, index: int) -> str:
@@ -71,7 +76,7 @@ def _layer_spec(a: Arch, prefix: str) -> Iterator[TensorSpec]:
     yield TensorSpec(f"{prefix}.norm_conv.weight", (a.d_model,))
     yield TensorSpec(f"{prefix}.norm_moe.weight", (a.d_model,))
     yield TensorSpec(f"{prefix}.moe.router.weight", (a.num_experts, a.d_model))
-    for expert in ("shared", *(f"experts.{e}" for e in range(a.num_experts))):
+    for expert in chain(("shared",), (f"experts.{e}" for e in range(a.num_experts))):
         yield TensorSpec(f"{prefix}.moe.{expert}.w1", (a.hidden_dim, a.d_model))
         yield TensorSpec(f"{prefix}.moe.{expert}.b1", (a.hidden_dim,))
         yield TensorSpec(f"{prefix}.moe.{expert}.w2", (a.d_model, a.hidden_dim))

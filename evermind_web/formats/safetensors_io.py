@@ -102,7 +102,7 @@ def _header_text(header: dict[str, Any], metadata: Mapping[str, str] | None) -> 
 
 
 def _is_array_index(name: str) -> bool:
-    return name.isascii() and name.isdigit() and str(int(name)) == name and int(name) < 2**32 - 1
+    return len(name) <= 10 and name.isascii() and name.isdigit() and str(int(name)) == name and int(name) < 2**32 - 1
 
 
 # ── reading ──────────────────────────────────────────────────────────────────

@@ -12,7 +12,7 @@ import numpy as np
 from evermind_web.checks import checked
 from evermind_web.environment import run_blocking
 from evermind_web.errors import FormatError
-from evermind_web.formats.arch import Arch, evermind_tensor_spec, param_count_of
+from evermind_web.formats.arch import Arch, evermind_tensor_spec, iter_tensor_spec, param_count_of
 from evermind_web.formats.safetensors_io import NamedTensor, read_metadata, safetensors_to_tensors
 from evermind_web.model import EvermindLM
 from evermind_web.params import F32, check_arch
@@ -88,12 +88,12 @@ def infer_arch_from_tensors(tensors: Iterable[Named], top_k: int | None = None) 
         return shape
 
     vocab_size, d_model = matrix("token_embedding.weight")
-    layers = _count(shapes, r"layers\.(\d+)\.")
+    layers = _count(shapes, r"layers\.([0-9]{1,9})\.")
     if not layers:
         raise FormatError("import: there are no layers.<n>. tensors; a model without layers cannot be imported")
     _, conv_kernel = matrix("layers.0.conv.weight", squeezed=True)
     hidden_dim, _ = matrix("layers.0.moe.shared.w1")
-    experts = _count(shapes, r"layers\.0\.moe\.experts\.(\d+)\.")
+    experts = _count(shapes, r"layers\.0\.moe\.experts\.([0-9]{1,9})\.")
     used = min(DEFAULT_TOP_K if top_k is None else top_k, max(1, experts))
     return Arch(vocab_size, d_model, layers, conv_kernel, hidden_dim, experts, used)
 
@@ -129,7 +129,8 @@ def import_evermind_tensors(
         shape = Arch.of(arch) if top_k is None else Arch.of(arch)._replace(top_k=top_k)
     check_arch(shape)
     _drop_tied_head(found)
-    parts = [_take(found, spec.name, spec.shape) for spec in evermind_tensor_spec(shape)]
+    # One by one: a file may claim any number of experts, and the first that is missing ends it.
+    parts = [_take(found, spec.name, spec.shape) for spec in iter_tensor_spec(shape)]
     if found:
         warnings.warn(f"import: no place for {len(found)} tensors, such as {next(iter(found))!r}", stacklevel=2)
     model = EvermindLM(**shape._asdict(), backend=backend)
@@ -151,7 +152,7 @@ def import_evermind(
     """
     tensors = safetensors_to_tensors(data)
     stored = read_metadata(data).get(TOP_K_KEY, "")
-    if top_k is None and arch is None and stored.isascii() and stored.isdigit():
+    if top_k is None and arch is None and re.fullmatch("[0-9]{1,9}", stored):
         top_k = int(stored)
     return import_evermind_tensors(tensors, top_k, arch, rename, backend)
 

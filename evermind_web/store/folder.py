@@ -117,7 +117,7 @@ class FolderStore(Store):
         path = self._folder / "index.json"
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise StorageError(f"{path} cannot be read: {error}; restore it from a backup") from error
         return _parse_index(content, path)
 
@@ -173,7 +173,7 @@ class FolderStore(Store):
             free = shutil.disk_usage(self._folder).free
             return StorageFullError(
                 f"the disk of {self._folder} is full: need {need / 2**20:.2f} MiB, free {free / 2**20:.2f} MiB; "
-                "delete records or free disk space; nothing was changed"
+                f"{'delete records or free' if need else 'free some'} disk space; nothing was changed"
             )
         return StorageError(f"cannot write to {self._folder}: {error}; nothing was changed")
 
@@ -186,7 +186,7 @@ def _parse_index(content: object, path: Path) -> _Index:
             f"{path} has version {content.get('version')}, this package reads {VERSION}; update evermind_web"
         )
     index: _Index = {}
-    rows: list[JsonObject] = content.get("records", [])
+    rows: list[JsonObject] | None = content.get("records")
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise StorageError(f"{path} holds no list of records; restore it from a backup")
     for row in rows:
@@ -194,6 +194,8 @@ def _parse_index(content: object, path: Path) -> _Index:
         if not isinstance(blob, str) or not blob.endswith(".bin") or not blob[:-4].isalnum():
             raise StorageError(f"{path} names {blob!r} as a file of bytes; restore it from a backup")
         record = Record.from_json(row)
+        if record.name in index:
+            raise StorageError(f"{path} names {record.name} twice; restore it from a backup")
         index[record.name] = _Entry(record, blob)
     return index
 

@@ -10,7 +10,7 @@ disagree about characters that were added in between.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import regex
@@ -150,7 +150,7 @@ def _pattern_splitter(source: str, keep_gaps: bool = True) -> Splitter:
 
     def split(text: str) -> list[str]:
         pieces, end = [], 0
-        for match in pattern.finditer(text):
+        for match in _patient(pattern, text):
             start, stop = match.span()
             if start > end and keep_gaps:
                 pieces.append(text[end:start])
@@ -169,6 +169,18 @@ def _pattern_splitter(source: str, keep_gaps: bool = True) -> Splitter:
     return find_all if source in _GAPLESS else split
 
 
+def _patient(pattern: regex.Pattern[str], text: str) -> Iterator[regex.Match[str]]:
+    """The matches of a stranger's pattern. Raises FormatError where it would try for ever, or needs all memory."""
+    try:
+        yield from pattern.finditer(text, timeout=_SECONDS + _SECONDS_A_CHARACTER * len(text))
+    except (TimeoutError, MemoryError):
+        raise FormatError(
+            f"pre-tokenizer regex {pattern.pattern[:200]!r} does not get through a text of {len(text)} characters: "
+            "its repeats can be matched in too many ways; use a tokenizer.json of another source"
+        ) from None
+
+
+_SECONDS, _SECONDS_A_CHARACTER = 1.0, 2e-5  # of processor time; real patterns take less than 1e-6 s a character
 _GAPLESS = frozenset({EVERMIND_PATTERN, GPT2_PATTERN, LLAMA3_PATTERN, QWEN2_PATTERN})
 # Escapes that mean the same to Oniguruma (which runs these files elsewhere) and to `regex`.
 _SHARED_ESCAPE = regex.compile(r"\\(?:[sSpPrntfvx]|u[0-9A-Fa-f]{4}|[^A-Za-z0-9])")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
+import tracemalloc
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -140,6 +143,19 @@ def test_random_changes_never_crash(files: dict[str, bytes]) -> None:
 def test_other_files_are_refused(data: bytes) -> None:
     with pytest.raises(FormatError):
         contents(data)
+
+
+def test_a_zip_bomb_is_refused_before_it_is_unpacked() -> None:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("manifest.json", b" " * 50_000_000)
+    tracemalloc.start()
+    try:
+        with pytest.raises(FormatError, match="packed again by another program"):
+            contents(packed.getvalue())
+        assert tracemalloc.get_traced_memory()[1] < 2**20 + 4 * len(packed.getvalue())
+    finally:
+        tracemalloc.stop()
 
 
 # ── convert ──────────────────────────────────────────────────────────────────

@@ -31,9 +31,10 @@ from evermind_web import (
     named_tensors,
     param_count,
     safetensors_to_tensors,
+    tensors_to_safetensors,
 )
-from evermind_web.errors import FormatError, InvalidArgumentError
-from evermind_web.formats.safetensors_io import read_metadata
+from evermind_web.errors import EvermindError, FormatError, InvalidArgumentError
+from evermind_web.formats.safetensors_io import NamedTensor, read_metadata
 from evermind_web.interop.card import yaml_scalar
 from tests.golden_data import load_case
 
@@ -189,6 +190,35 @@ def test_rename_maps_and_drops() -> None:
 def test_import_names_what_is_missing(name: str, message: str) -> None:
     with pytest.raises(FormatError, match=message):
         import_evermind_tensors([t for t in named_tensors(small()) if t.name != name], top_k=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("layers.999999999.conv.weight", "more than any device"),
+        ("layers.4000.conv.weight", "'layers.2.conv.weight' .* is missing"),
+        ("layers.0.moe.experts.9000000.w1", "'layers.0.moe.router.weight' has shape"),
+        (f"layers.{'9' * 5000}.conv.weight", ""),
+        (f"layers.0.moe.experts.{'9' * 5000}.w1", ""),
+    ],
+)
+def test_numbers_in_names_that_no_file_can_hold_do_not_hang(name: str, message: str) -> None:
+    tensors = [*named_tensors(small()), NamedTensor(name, (2,), np.zeros(2, np.float32))]
+    if message:
+        with pytest.raises(EvermindError, match=message):
+            import_evermind_tensors(tensors, top_k=1)
+    else:
+        with pytest.warns(UserWarning, match="no place for 1 tensors"):
+            import_evermind_tensors(tensors, top_k=1)
+
+
+def test_digits_without_end_in_names_and_metadata_are_text() -> None:
+    endless = "9" * 5000
+    data = tensors_to_safetensors([*named_tensors(small()), NamedTensor(endless, (1,), np.zeros(1, "f4"))])
+    assert endless in [t.name for t in safetensors_to_tensors(data)]
+    data = tensors_to_safetensors(named_tensors(small()), metadata={"evermind.top_k": endless})
+    with pytest.warns(UserWarning, match="assuming top_k"):
+        assert import_evermind(data).config.num_experts == small().config.num_experts
 
 
 def test_import_refuses_a_transposed_matrix_and_takes_unit_dimensions() -> None:

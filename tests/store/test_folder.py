@@ -74,6 +74,8 @@ async def test_damaged_truncated_and_missing_bytes_are_told_apart(path: Path) ->
         ('{"format": "evermind_web store", "version": 1, "records": [{"blob": "aa.bin"}]}', "record field 'name'"),
         ('{"format": "evermind_web store", "version": 1, "records": [3]}', "holds no list of records"),
         ('{"format": "evermind_web store", "version": 1, "records": {}}', "holds no list of records"),
+        ('{"format": "evermind_web store", "version": 1}', "holds no list of records"),
+        ("[" * 100_000, "cannot be read"),
     ],
 )
 async def test_a_damaged_index_is_refused_and_nothing_is_swept_away(path: Path, text: str, message: str) -> None:
@@ -113,6 +115,30 @@ async def test_db1_a_full_disk_keeps_the_older_record(path: Path, monkeypatch: p
     assert [record.name for record in await store.list()] == ["a"]
     assert (await store.load("a"))[1] == b"old"
     assert len(blobs(path)) == 1
+
+
+async def test_an_index_that_names_a_record_twice_is_refused(path: Path) -> None:
+    store = await open_store(path)
+    await store.save("a", b"1", "base")
+    await store.save("b", b"2", "base")
+    index = path / "index.json"
+    index.write_text(index.read_text().replace('"name": "b"', '"name": "a"'))
+    with pytest.raises(StorageError, match="names a twice"):
+        await store.save("c", b"3", "base")
+    assert {b"1", b"2"} <= {blob.read_bytes() for blob in blobs(path)}
+
+
+async def test_a_disk_too_full_to_delete_does_not_advise_deleting(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = await open_store(path)
+    await store.save("a", b"old", "base")
+
+    def full(file: object, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(module, "_write_through", full)
+    with pytest.raises(StorageFullError, match="free some disk space; nothing was changed"):
+        await store.delete("a")
+    assert (await store.load("a"))[1] == b"old"
 
 
 async def test_a_writer_that_does_not_let_go_is_reported(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from evermind_web.errors import FormatError
-from evermind_web.tokenizer import BPETokenizer
+from evermind_web.tokenizer import BPETokenizer, pretokenize
 from evermind_web.tokenizer.definition import fresh_vocab
 from tests.tokenizer.texts import CORPUS, PROSE
 
@@ -203,3 +203,15 @@ def test_a_merge_without_a_token_is_written_as_its_bytes() -> None:
     plain.train("")
     assert loaded.encode("abc ab") == plain.encode("abc ab")
     assert "merges=2" in repr(loaded)
+
+
+@pytest.mark.parametrize("pattern", ["(a+)+b", "(?:(?:a{1,99}){1,99}){1,99}b", "(?R)?a"])
+def test_a_pattern_that_would_search_for_ever_is_given_up(
+    pattern: str, tokenizer: BPETokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pretokenize, "_SECONDS", 0.05)
+    spec = spec_of(tokenizer)
+    spec["pre_tokenizer"]["pretokenizers"][0]["pattern"] = {"Regex": pattern}
+    loaded = BPETokenizer.from_str(json.dumps(spec))
+    with pytest.raises(FormatError, match="does not get through a text of 2000 characters"):
+        loaded.encode("a" * 2000)
