@@ -111,12 +111,39 @@ class _Chunk:
 
 @dataclass(slots=True)
 class Best:
-    """The best evaluation so far: its loss and step, how many came after it, and the weights if they are kept."""
+    """The best evaluation so far: its loss and step, how many came after it, and the weights if they are kept.
+
+    stood: the weights at which a fit was stopped, while the trained vector holds the best ones.
+    """
 
     loss: float = math.inf
     step: int = 0
     without_gain: int = 0
     weights: FlatVector | None = None
+    stood: FlatVector | None = None
+
+    def show(self, trained: FlatVector, remember: bool) -> None:
+        """Give the trained vector the best weights; `remember` where it stood, so that `go_on` can bring it back."""
+        if self.weights is None:
+            return
+        if remember:
+            self.stood = trained.like()
+            self.stood.copy_from(trained)
+        trained.copy_from(self.weights)
+
+    def go_on(self, trained: FlatVector) -> None:
+        """Bring the trained vector back to where it stood."""
+        if self.stood is not None:
+            trained.copy_from(self.stood)
+            self.stood.free()
+            self.stood = None
+
+    def free(self) -> None:
+        """Give the vectors back."""
+        for vector in (self.weights, self.stood):
+            if vector is not None:
+                vector.free()
+        self.weights = self.stood = None
 
 
 @dataclass
@@ -134,6 +161,7 @@ class Loop:
     stopped: bool = False
     keep: Callable[[], Awaitable[None]] | None = None  # called between steps, all of which are reported
     keep_seconds: float = 0.0  # at least so far apart
+    resumable: bool = False  # whoever runs it keeps `best` of a fit that did not come to its end, and frees it
     _overflows: int = 0
     _flight: list[_Chunk] = field(default_factory=list)
 
@@ -170,15 +198,15 @@ class Loop:
             if queued:
                 self._flight.append(_Chunk(queued, backend.start_read(ring)))
             await self._deliver(0)
-            if best.weights is not None and best.without_gain and self.options.keep_best:
-                self.job.trained.copy_from(best.weights)
+            if best.without_gain and self.options.keep_best:
+                best.show(self.job.trained, remember=self.resumable and at.window < self._total)
         finally:
             for chunk in self._flight:
                 chunk.reading.cancel()
             self._flight.clear()
             backend.free(ring)
-            if best.weights is not None:
-                best.weights.free()
+            if at.window == self._total or not self.resumable:
+                best.free()
         history = [s / c for s, c in zip(at.sums, at.counts, strict=True) if c]
         if at.window == self._total:
             self.position = Position()

@@ -18,15 +18,16 @@ from evermind_web.formats.crc import crc32
 from evermind_web.formats.evl0 import MAGIC_BYTES, read_evl0
 from evermind_web.formats.safetensors_io import read_arrays, write_arrays
 from evermind_web.params import F32
-from evermind_web.training.loop import Position
+from evermind_web.training.loop import Best, Position
 
 FORMAT, VERSION = "evermind.training-state", 1
 VECTORS = ("weights", "exp_avg", "exp_avg_sq")
+BEST = "best_weights"  # only where an evaluation came before
 
 
 @dataclass(frozen=True)
 class TrainingState:
-    """Architecture, packed vectors (weights and moments), applied steps, scaler, data position, seed."""
+    """Architecture, packed vectors (weights and moments), applied steps, scaler, position, seed, best evaluation."""
 
     arch: Arch
     vectors: Mapping[str, F32]
@@ -34,6 +35,7 @@ class TrainingState:
     scaler: dict[str, Any] = field(default_factory=dict)
     position: Position = field(default_factory=Position)
     seed: int = 1
+    best: Best = field(default_factory=Best)  # its vectors are not used
 
 
 def write_state(state: TrainingState) -> bytes:
@@ -46,6 +48,8 @@ def write_state(state: TrainingState) -> bytes:
         "scaler": state.scaler,
         "position": asdict(state.position),
         "seed": state.seed,
+        "best": {"loss": state.best.loss if state.best.step else None, "step": state.best.step}
+        | {"without_gain": state.best.without_gain},
         "crc32": {name: crc32(np.asarray(vector, "<f4").tobytes()) for name, vector in state.vectors.items()},
     }
     tensors = [(name, (vector.size,), np.asarray(vector, "<f4")) for name, vector in state.vectors.items()]
@@ -68,11 +72,11 @@ def read_state(data: bytes, arch: Arch) -> TrainingState:
             f"the training state is of a model {manifest.get('arch')}, this one is {arch._asdict()}"
         )
     vectors = {tensor.name: np.asarray(tensor.data, np.float32).ravel() for tensor in arrays}
-    for name in VECTORS:
+    for name in (*VECTORS, *(name for name in vectors if name == BEST)):
         _check_vector(name, vectors, manifest, param_count_of(arch))
     try:
-        position, scaler = _position(manifest["position"]), _scaler(manifest["scaler"])
-        return TrainingState(arch, vectors, _count(manifest["step"]), scaler, position, _count(manifest["seed"]))
+        position, scaler, best = _position(manifest["position"]), _scaler(manifest["scaler"]), _best(manifest)
+        return TrainingState(arch, vectors, _count(manifest["step"]), scaler, position, _count(manifest["seed"]), best)
     except (KeyError, TypeError, ValueError) as error:
         raise FormatError(f"the training state's manifest is damaged ({error}); use an older copy") from None
 
@@ -82,6 +86,13 @@ def _position(stored: Mapping[str, Any]) -> Position:
     if len(sums) != len(counts):
         raise ValueError(f"{len(sums)} sums and {len(counts)} counts")
     return Position(_count(stored["window"]), _count(stored["first_step"]), sums, counts, _count(stored["tokens"]))
+
+
+def _best(manifest: Mapping[str, Any]) -> Best:
+    """The best evaluation; older files have none."""
+    stored = manifest.get("best", {"loss": None, "step": 0, "without_gain": 0})
+    loss = math.inf if stored["loss"] is None else _number(stored["loss"])
+    return Best(loss, _count(stored["step"]), _count(stored["without_gain"]))
 
 
 def _scaler(stored: Mapping[str, Any]) -> dict[str, float | int]:

@@ -17,7 +17,7 @@ from evermind_web.optim import AdamWOptions, DynamicLossScaler, FlatAdamW, StepS
 from evermind_web.training.loop import Best, Loop, OnEval, OnStep, Position
 from evermind_web.training.options import TrainingOptions
 from evermind_web.training.snapshot import SECONDS, OnSnapshot, Snapshot
-from evermind_web.training.state import TrainingState, read_state, write_state
+from evermind_web.training.state import BEST, VECTORS, TrainingState, read_state, write_state
 
 
 class EvermindLMTrainer:
@@ -55,7 +55,7 @@ class EvermindLMTrainer:
         self._scalars = StepScalars(self.adamw, self.options.max_grad_norm)
         self._adam: FlatAdamW | None = None
         self._loop: Loop | None = None
-        self._position = Position()
+        self._position, self._best = Position(), Best()  # of a fit that was stopped, so that it can go on
         self._validation: list[Item] = []
         self._queued = 0  # steps handed to the device, ahead of the optimizer's count of applied ones
 
@@ -120,16 +120,19 @@ class EvermindLMTrainer:
         self._validation = check_items(validation, vocab)
         if validation and not any(item.scored for item in self._validation):
             raise InvalidArgumentError("the validation sequences have no target to score; give longer ones")
-        best = Best()
         if isinstance(resume, Snapshot):
-            self._position, best = resume.put_back(self.trained, self._optimizer())
+            self._best.free()
+            self._position, self._best = resume.put_back(self.trained, self._optimizer())
             if resume.scaler:
                 self.loss_scaler.load_state(resume.scaler)
         self._queued = self._optimizer().step
         if not resume or not self._position.window:
-            self._position = Position(first_step=self._queued)
+            self._best.free()
+            self._position, self._best = Position(first_step=self._queued), Best()
+        self._best.go_on(self.trained)
         scaler = self.loss_scaler if self.mixed_precision else None
-        loop = Loop(self, self.options, scaler, on_step, on_eval, bool(validation), self._position, best)
+        loop = Loop(self, self.options, scaler, on_step, on_eval, bool(validation), self._position, self._best)
+        loop.resumable = True
         if on_snapshot:
             loop.keep, loop.keep_seconds = partial(self._snapshot, loop, on_snapshot), snapshot_seconds
         self._loop = loop
@@ -157,14 +160,15 @@ class EvermindLMTrainer:
     async def save_state_async(self) -> bytes:
         """Weights, moments, step count, loss scale, data position and seed: training can go on as if never stopped.
 
+        The weights are those where training stands, and the best evaluated ones are beside them if they are others.
         A safetensors file with a versioned manifest and a CRC-32 a member. Call it between fits, or in `on_eval`.
         """
-        adam = self._optimizer()
-        weights, m, v = await read_all(self.model.flat, adam.m, adam.v)
-        table = self.model.table
-        vectors = {"weights": table.pack(weights), "exp_avg": table.pack(m), "exp_avg_sq": table.pack(v)}
+        adam, best, table = self._optimizer(), self._best, self.model.table
+        kept = [best.weights] if best.weights else []
+        read = await read_all(best.stood or self.model.flat, adam.m, adam.v, *kept)
+        vectors = {name: table.pack(vector) for name, vector in zip((*VECTORS, BEST), read, strict=False)}
         scaler, seed = self.loss_scaler.state(), self.options.seed
-        return write_state(TrainingState(self.model.config, vectors, adam.step, scaler, self._position, seed))
+        return write_state(TrainingState(self.model.config, vectors, adam.step, scaler, self._position, seed, best))
 
     def save_state(self) -> bytes:
         """Blocking twin of `save_state_async`."""
@@ -185,12 +189,17 @@ class EvermindLMTrainer:
                 moment.write(table.pad(state.vectors[name]))
             else:
                 moment.zero()
-        adam.step, self._position = state.step, state.position
+        self._best.free()
+        adam.step, self._position, self._best = state.step, state.position, state.best
+        if BEST in state.vectors:
+            self._best.weights = self.model.flat.like()
+            self._best.weights.write(table.pad(state.vectors[BEST]))
         if state.scaler:
             self.loss_scaler.load_state(state.scaler)
 
     def dispose(self) -> None:
-        """Give the moments back."""
+        """Give the moments back, and what is kept of a fit that was stopped."""
+        self._best.free()
         if self._adam is not None:
             self._adam.free()
             self._adam = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from evermind_web import EvermindLM, EvermindLMTrainer
 from evermind_web.backend.base import Backend
 from evermind_web.errors import ConfigMismatchError, FormatError
+from evermind_web.training import StepInfo
 from tests.training.test_options import V, small, texts, weights
 
 OPTIONS: dict[str, Any] = {"lr": 0.02, "epochs": 2, "accum_steps": 2, "lr_scheduler_type": "cosine", "dropout": 0.1}
@@ -43,6 +45,54 @@ def test_stop_and_resume_in_the_same_trainer() -> None:
     _, trainer = interrupted(3)
     assert trainer.fit(texts(), resume=True) == history
     assert np.array_equal(weights(trainer.model), weights(whole.model))
+
+
+def stop_at(trainer: EvermindLMTrainer, step: int, info: StepInfo) -> None:
+    if info.step == step:
+        trainer.stop()
+
+
+# The second evaluation of six is the best one.
+EVALUATED: dict[str, Any] = {"lr": 0.1, "epochs": 3, "accum_steps": 2, "eval_every": 2}
+
+
+@pytest.mark.parametrize("patience", [0, 2])
+@pytest.mark.parametrize("through_a_file", [False, True])
+def test_a_stop_after_a_worse_evaluation_forgets_neither_the_place_nor_the_best(
+    patience: int, through_a_file: bool
+) -> None:
+    held_out, losses = texts(3, seed=9), list[float]()
+    whole = EvermindLMTrainer(small(), **EVALUATED, patience=patience)
+    history = whole.fit(texts(), validation=held_out, on_eval=lambda e: losses.append(e.loss))
+    assert losses.index(min(losses)) < len(losses) - 1, "the run must end with weights that are not the last ones"
+    checked = 0
+    for stop_after in range(2, 2 * len(losses)):
+        part = EvermindLMTrainer(small(), **EVALUATED, patience=patience)
+        part.fit(texts(), partial(stop_at, part, stop_after), validation=held_out)
+        best = min(losses[: stop_after // 2])
+        if best < losses[stop_after // 2 - 1]:  # the model has the best weights, and its place is another one
+            assert part.model.evaluate(held_out) == pytest.approx(best)
+            checked += 1
+        if through_a_file:
+            data, part = part.save_state(), EvermindLMTrainer(small(), **EVALUATED, patience=patience)
+            part.load_state(data)
+        assert part.fit(texts(), validation=held_out, resume=True) == history
+        assert np.array_equal(weights(part.model), weights(whole.model))
+    assert checked >= 1
+
+
+def test_what_is_kept_of_a_stopped_fit_is_given_back() -> None:
+    trainer, held_out = EvermindLMTrainer(small(), **EVALUATED), texts(3, seed=9)
+    live, counts = trainer.backend._arrays, list[int]()  # type: ignore[attr-defined]
+    trainer.fit(texts(), validation=held_out)
+    for _ in range(2):
+        counts.append(len(live))
+        trainer.fit(texts(), lambda s: trainer.stop() if s.step == 6 else None, validation=held_out)
+        assert len(live) > counts[0]
+        trainer.fit(texts(), validation=held_out)
+    trainer.fit(texts(), lambda s: trainer.stop() if s.step == 6 else None, validation=held_out)
+    trainer.dispose()
+    assert counts[0] == counts[1] > len(live)
 
 
 def test_tr8_a_weights_only_file_says_that_it_starts_fresh() -> None:
