@@ -82,7 +82,7 @@ LOOK = """async (migrated) => {
         };
     });
     const owned = raw.rows.flatMap((row) => row.blobs);
-    return { found, lost: raw.blobs.filter((key) => !owned.includes(key)).length,
+    return { found, persistent: store.persistent, lost: raw.blobs.filter((key) => !owned.includes(key)).length,
              migrated: raw.rows.filter((row) => row.migrated).length, rows: raw.rows.length };
 }"""
 
@@ -176,6 +176,11 @@ class Profile:
         await self._process.wait()
         self._process = None
 
+    def evidence(self) -> str:
+        """What the browser's database wrote about its last two starts."""
+        logs = sorted(self.folder.glob("**/*.leveldb/LOG*")) + sorted(self.folder.glob("**/corruption_info.json"))
+        return " | ".join(f"{path.name}: {path.read_text(errors='replace')[-800:]}" for path in logs)
+
     async def close(self) -> None:
         """End what still runs."""
         if self._process is not None:
@@ -205,7 +210,9 @@ async def survive(profile: Profile, plan: Plan, kills: int, largest: int = 200_0
         began = profile.began
         cut = changes[began - base - 1]["what"]
         old, new = plan.states[began - 1], plan.states[began]
-        assert state in (old, new), f"neither old nor new after {cut}: {_difference(old, state)}"
+        if state not in (old, new):
+            about = f"persistent {found['persistent']}, {found['rows']} rows; {profile.evidence()}"
+            raise AssertionError(f"neither old nor new after {cut}: {_difference(old, state)}; {about}")
         assert found["lost"] == 0, "bytes that belong to no record"
         tally += Counter({"kills": 1, "acknowledged": began - 1 - base, f"at {cut}": 1})
         tally["new" if state == new else "old"] += 1
