@@ -125,13 +125,14 @@ class Session:
                 lambda: learning.base_learner(self.backend, lesson, tokenizer.vocab_size, seed),
                 self._recover,
                 report,
+                lambda model: model.export_weights_async(),
             )
             kept = False
             try:
                 result = await self._fit(fitting)
                 result |= {"characters": len(text), "vocab_size": tokenizer.vocab_size}
                 if result["steps"]:
-                    self.adopt(await ModelSet.of_trained(fitting.learner.model, tokenizer, dict(result)))
+                    self.adopt(ModelSet.of_trained(fitting.learner.model, tokenizer, fitting.taken, dict(result)))
                     kept = True
             finally:
                 fitting.dispose(keep_model=kept)

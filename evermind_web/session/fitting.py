@@ -62,7 +62,8 @@ class Fitting(Generic[M]):
     """A run: `await run()`, `stop()`, `dispose()`.
 
     make: a fresh learner on the session's device. recover(numpy): opens a device again, NumPy if so wanted; returns
-    its name.
+    its name. take: reads what is wanted of the trained model, which may be lost until it has been read; then it is in
+    `taken`.
     """
 
     def __init__(
@@ -71,15 +72,17 @@ class Fitting(Generic[M]):
         make: Callable[[], Learner[M]],
         recover: Callable[[bool], Awaitable[str]],
         report: Report | None,
+        take: Callable[[M], Awaitable[bytes]] | None = None,
     ) -> None:
         self.lesson = lesson
+        self.taken = b""
         self._learner: Learner[M] | None = None  # the one of the device that is used now
         self.progress = TrainingProgress(report, "train")
         self.stopping = self.paused = False
         self._awake = asyncio.Event()  # set when a pause is over
         self.notices: list[str] = []
         self._make: Callable[[], Learner[M]] = make
-        self._recover, self._report = recover, report
+        self._recover, self._report, self._take = recover, report, take
         self._snapshot: Snapshot | None = None
         self._lost = 0
 
@@ -144,6 +147,8 @@ class Fitting(Generic[M]):
                         await self._fit()
                     measuring(1, 1)
                     after = await self._measure()
+                if self._take and self.progress.steps:
+                    self.taken = await self._take(self.learner.model)
                 return self._result(before, after)
             except DeviceLostError as error:
                 await self._go_on(error)

@@ -59,8 +59,10 @@ class ModelSet:
     lora: LoraModel | None = None  # all adapters that were used, by name; they share its merged copies of the weights
 
     @classmethod
-    async def of_trained(cls, model: EvermindLM, tokenizer: BPETokenizer, metadata: dict[str, Any]) -> ModelSet:
-        checkpoint = await model.export_weights_async()
+    def of_trained(
+        cls, model: EvermindLM, tokenizer: BPETokenizer, checkpoint: bytes, metadata: dict[str, Any]
+    ) -> ModelSet:
+        """A model that is in memory, and the bytes of it."""
         return cls(model, tokenizer, checkpoint, fingerprint_of(checkpoint), metadata)
 
     @classmethod

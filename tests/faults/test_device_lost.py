@@ -119,6 +119,22 @@ async def test_gp6_learning_goes_on_from_the_last_snapshot_with_the_same_bits(de
         assert steps == [*range(1, 6), *range(1, last + 1)], "the curve has each step once"
 
 
+async def test_gp6_a_device_lost_while_the_learned_model_is_read_costs_nothing(devices: Any) -> None:
+    async def fingerprint() -> str:
+        session = await Session.open()
+        await session.train(ALICE, STEPS)
+        assert session.current is not None
+        return session.current.fingerprint
+
+    opened = devices([10**9])
+    expected = await fingerprint()
+    calls = int(10**9 - opened[0].left)
+    for at in range(calls - 8, calls):
+        opened = devices([at, 10**9])
+        assert await fingerprint() == expected, f"lost after {at} of {calls} calls"
+        assert len(opened) == 2
+
+
 async def test_gp6_writing_is_given_up_with_a_sentence_and_the_model_writes_the_same_again(devices: Any) -> None:
     devices([10**9] * (POINTS + 1))
     session = await Session.open()
