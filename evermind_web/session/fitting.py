@@ -82,7 +82,8 @@ class Fitting(Generic[M]):
         self._awake = asyncio.Event()  # set when a pause is over
         self.notices: list[str] = []
         self._make: Callable[[], Learner[M]] = make
-        self._recover, self._report, self._take = recover, report, take
+        self._recover, self._report = recover, report
+        self._take: Callable[[M], Awaitable[bytes]] | None = take
         self._snapshot: Snapshot | None = None
         self._lost = 0
 
