@@ -55,7 +55,7 @@ async def run(arguments: argparse.Namespace) -> None:
             f"no format goes by the ending {arguments.target.suffix!r}; give --to, or one of {endings}"
         )
     source, target = file_of(arguments.source), arguments.target
-    if target.resolve() in (source.resolve(), source.resolve().parent) or (target / folder.MODEL).exists():
+    if _holds_a_model(target, source.resolve()):
         raise UsageError(f"{target} already holds a model, which would be written over; name another TARGET")
     model = read_model(source, arguments.top_k, await request_backend("numpy"))
     if kind == "huggingface":
@@ -68,6 +68,15 @@ async def run(arguments: argparse.Namespace) -> None:
             print(f"{lost:,} small weights became 0 in fp16", file=sys.stderr)
     precision = "fp16" if arguments.fp16 and kind != "onnx" else "float32"
     print(f"wrote {arguments.target}: {kind}, {precision}, {model.num_parameters:,} weights")
+
+
+def _holds_a_model(target: Path, source: Path) -> bool:
+    """Whether the target is the source, or the folder or a file of it, or of a model that `train` wrote."""
+    place = target.resolve()
+    if place in (source, source.parent) or (target / folder.MODEL).exists():
+        return True
+    of_a_model = (place.parent / folder.RUN).exists() or (place.parent == source.parent and place.exists())
+    return of_a_model and place.name in (folder.MODEL, folder.TOKENIZER, folder.STATE, folder.RUN)
 
 
 async def _adapter(arguments: argparse.Namespace) -> None:
@@ -100,6 +109,7 @@ def file_of(source: Path) -> Path:
     """The file itself, or the first one of a folder that holds a model. Raises InvalidArgumentError."""
     if not source.is_dir():
         return source
+    folder.settle(source)
     for name in (folder.MODEL, "model.safetensors", "pytorch_model.pt"):
         if (source / name).exists():
             return source / name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import io
 import os
 import sys
 import warnings
@@ -13,6 +14,7 @@ from typing import Any
 from evermind_web._version import __version__
 from evermind_web.cli import bench, convert, generate, inspect_command, personalize, train
 from evermind_web.cli.options import UsageError
+from evermind_web.cli.progress import say
 from evermind_web.errors import EvermindError
 
 COMMANDS = (train, generate, personalize, bench, inspect_command, convert)
@@ -20,6 +22,7 @@ COMMANDS = (train, generate, personalize, bench, inspect_command, convert)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code (wrong usage raises SystemExit(2), as argparse does)."""
+    _open_streams()
     arguments = _parser().parse_args(argv)
     try:
         with warnings.catch_warnings():
@@ -36,10 +39,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except OSError as error:
         return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+    except MemoryError:
+        return _fail("out of memory; choose smaller sizes, or a shorter text")
     except KeyboardInterrupt:
-        print("\ninterrupted; nothing was saved", file=sys.stderr)
+        say("\ninterrupted; nothing more was saved")
         return 130
     return 0
+
+
+def _open_streams() -> None:
+    """A stream that was closed swallows what it is given; one of a small encoding shows "?" for what it lacks."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+        elif isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="replace")
 
 
 def _parser() -> argparse.ArgumentParser:

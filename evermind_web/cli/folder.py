@@ -1,13 +1,17 @@
 """A model on disk: a folder with `model.evl0`, `tokenizer.json` and, while it may be trained on, `state.safetensors`.
 
 Files are written beside their places and moved there when all are written: a crash leaves the old or the new ones.
+Where it comes while they are moved, a list of them lies in the folder, and whoever reads it next moves the rest.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
-from collections.abc import Mapping, Sequence
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,26 +22,83 @@ from evermind_web.lora import LoraModel
 from evermind_web.lora.peft_io import CONFIG_FILE, WEIGHTS_FILE
 from evermind_web.model import EvermindLM
 from evermind_web.session.texts import read_text
+from evermind_web.store.folder import sync_folder, try_lock
 from evermind_web.tokenizer import BPETokenizer
 
 MODEL, TOKENIZER, STATE, RUN = "model.evl0", "tokenizer.json", "state.safetensors", "run.json"
+MOVING = ".moving.json"
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write files by name, all or none; the last one is moved to its place last."""
+    """Write files by name, all or none."""
     folder.mkdir(parents=True, exist_ok=True)
-    beside = {name: folder / f"{name}.tmp" for name in files}
+    settle(folder)
+    _refuse_folders(folder / name for name in files)
+    beside = {f".{name}.{secrets.token_hex(4)}.tmp": name for name in files}
     try:
-        for name, data in files.items():
-            with beside[name].open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-        for name, written in beside.items():
-            written.replace(folder / name)
+        for temporary, name in beside.items():
+            _write_through(folder / temporary, files[name])
+        _write_through(folder / f"{MOVING}.tmp", json_bytes(beside))
+        (folder / f"{MOVING}.tmp").replace(folder / MOVING)  # this is the moment it happens
     finally:
-        for written in beside.values():
-            written.unlink(missing_ok=True)
+        settle(folder)
+        for temporary in (*beside, f"{MOVING}.tmp"):
+            (folder / temporary).unlink(missing_ok=True)
+
+
+def settle(folder: Path) -> None:
+    """Move the files of a write that was cut short to their places."""
+    try:
+        moving = read_json(folder / MOVING)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    sync_folder(folder)
+    for temporary, name in moving.items():
+        if not isinstance(name, str) or {temporary, name} != {Path(temporary).name, Path(name).name}:
+            raise FormatError(f"{folder / MOVING} names {name!r}, which is no file of this folder; delete that list")
+        with contextlib.suppress(FileNotFoundError):  # it was moved before
+            (folder / temporary).replace(folder / name)
+    sync_folder(folder)
+    (folder / MOVING).unlink(missing_ok=True)
+
+
+def _write_through(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _refuse_folders(paths: Iterable[Path]) -> None:
+    for path in paths:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+
+
+@contextlib.contextmanager
+def claimed(target: Path, folder: bool) -> Iterator[None]:
+    """Hold the place of what a run will write, a folder or a file, so that no other run writes there meanwhile.
+
+    Raises OSError, before hours of work are done in vain, if nothing can be written there; InvalidArgumentError if
+    another run holds it. A folder that was made for nothing is removed.
+    """
+    home, lock = (target, ".lock") if folder else (target.parent, f".{target.name}.lock")
+    _refuse_folders(() if folder else (target,))
+    made = not home.exists()
+    home.mkdir(parents=True, exist_ok=True)
+    try:
+        with (home / lock).open("ab") as file:
+            if not try_lock(file):
+                raise InvalidArgumentError(f"another run is writing {target}; wait for it, or name another place")
+            try:
+                yield
+            finally:
+                with contextlib.suppress(OSError):  # Windows keeps what is open
+                    (home / lock).unlink()
+    finally:
+        if made:
+            with contextlib.suppress(OSError):  # there is something in it
+                home.rmdir()
 
 
 def write_file(path: Path, data: bytes) -> None:
@@ -127,6 +188,7 @@ def json_bytes(value: dict[str, Any]) -> bytes:
 
 
 def _existing(folder: Path, name: str) -> Path:
+    settle(folder)
     if not (folder / name).exists():
         raise InvalidArgumentError(f"{folder} has no {name}; give a folder that this program wrote")
     return folder / name

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from evermind_web.cli import folder
 from evermind_web.cli.contents import contents
 
 NAME = "inspect"
@@ -34,7 +35,8 @@ def _read(path: Path) -> dict[str, Any]:
     """Contents of a file, or of every file in a folder; a text, such as a model card, only by its size."""
     if not path.is_dir():
         return contents(path.read_bytes())
-    files = sorted(p for p in path.iterdir() if p.is_file())
+    folder.settle(path)
+    files = sorted(p for p in path.iterdir() if p.is_file() and not p.name.startswith("."))
     texts = {p.name: {"kind": "text", "bytes": p.stat().st_size} for p in files if p.suffix in (".md", ".txt")}
     return {"kind": "folder", **{p.name: texts.get(p.name) or contents(p.read_bytes()) for p in files}}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from evermind_web.cli import folder, train
 from evermind_web.cli.options import add_backend_flag, add_training_flags, open_backend, training_values
-from evermind_web.cli.progress import progress, stopping
+from evermind_web.cli.progress import heeding, progress, stopping
 from evermind_web.errors import InvalidArgumentError
 from evermind_web.lora import BASE_QUANTS, DEFAULT_SEED, LoraConfig, LoraModel
 
@@ -49,11 +49,13 @@ async def run(arguments: argparse.Namespace) -> None:
     items, held_out = train.windows(folder.read_texts(arguments.text), tokenizer, wanted)
     lora = LoraModel(model, arguments.base_quant)
     lora.add_adapter(ADAPTER, config)
-    before = await lora.evaluate_async(held_out or items)
-    with progress("step") as bar, stopping(lora.stop):
-        await lora.fit_async(items, on_step=bar.on_step, validation=held_out, on_eval=bar.on_eval, **options)
+    with folder.claimed(arguments.output, folder=arguments.output.suffix != ".lora"):
+        before = await lora.evaluate_async(held_out or items)
+        with progress("step") as bar, stopping(lora.stop) as stopped:
+            on_step = heeding(bar.on_step, stopped, lora.stop)
+            await lora.fit_async(items, on_step=on_step, validation=held_out, on_eval=bar.on_eval, **options)
+            await folder.write_adapter(lora, ADAPTER, arguments.output)
     after = await lora.evaluate_async(held_out or items)
-    await folder.write_adapter(lora, ADAPTER, arguments.output)
     what = "held-out text" if held_out else "the text"
     print(f"loss on {what}: {before:.4f} → {after:.4f} nats a token (perplexity {math.exp(min(after, 700)):.2f})")
     print(f"saved {arguments.output}")

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any, Protocol
 
 from evermind_web.training import EvalInfo, StepInfo
 
 SECONDS_BETWEEN_LINES = 2.0
+
+
+def say(text: str) -> None:
+    """A line on stderr. Where nobody reads it any more, the work goes on all the same."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
 
 
 class Progress(Protocol):
@@ -32,7 +38,7 @@ class Progress(Protocol):
         ...
 
 
-@contextmanager
+@contextlib.contextmanager
 def progress(what: str) -> Iterator[Progress]:
     """A bar or lines, for the time of the block."""
     if not (sys.stderr.isatty() and importlib.util.find_spec("rich")):
@@ -59,13 +65,13 @@ class _Lines:
         self._line(done, total, "")
 
     def on_eval(self, info: EvalInfo) -> None:
-        print(_evaluation(info), file=sys.stderr)
+        say(_evaluation(info))
 
     def _line(self, done: int, total: int, note: str) -> None:
         now = time.monotonic()
         if done >= total or now - self._last >= SECONDS_BETWEEN_LINES:
             self._last = now
-            print(f"{self.what} {done}/{total} {note}".rstrip(), file=sys.stderr, flush=True)
+            say(f"{self.what} {done}/{total} {note}".rstrip())
 
 
 class _Bar:
@@ -79,7 +85,21 @@ class _Bar:
         self._bar.update(self._task, completed=done, total=total)
 
     def on_eval(self, info: EvalInfo) -> None:
-        self._bar.console.print(_evaluation(info))
+        with contextlib.suppress(OSError):
+            self._bar.console.print(_evaluation(info))
+
+
+def heeding(
+    report: Callable[[StepInfo], None], came: list[int], stop: Callable[[], None]
+) -> Callable[[StepInfo], None]:
+    """`report`, which also stops a run whose signal came before it had begun to listen."""
+
+    def on_step(info: StepInfo) -> None:
+        report(info)
+        if came:
+            stop()
+
+    return on_step
 
 
 def _note(info: StepInfo) -> str:
@@ -92,20 +112,24 @@ def _evaluation(info: EvalInfo) -> str:
     return f"step {info.step}: validation loss {info.loss:.4f}{best}"
 
 
-@contextmanager
+@contextlib.contextmanager
 def stopping(stop: Callable[[], None]) -> Iterator[list[int]]:
-    """The first Ctrl-C (or SIGTERM) calls `stop`, the second one interrupts. Yields the signals that came."""
+    """The first Ctrl-C (SIGTERM, a terminal that closes) calls `stop`, the second interrupts. Yields what came."""
     seen: list[int] = []
 
     def handle(number: int, _frame: Any) -> None:
         if seen:
             raise KeyboardInterrupt
         seen.append(number)
-        print("\nstopping after this step; once more to interrupt", file=sys.stderr)
+        say("\nstopping after this step; once more to interrupt")
         stop()
 
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    hangup = getattr(signal, "SIGHUP", None)  # not on Windows
+    if hangup is not None and signal.getsignal(hangup) is not signal.SIG_IGN:  # which is what nohup wants
+        numbers.append(hangup)
     main = threading.current_thread() is threading.main_thread()  # only there can handlers be set
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM) if main}
+    before = {number: signal.signal(number, handle) for number in numbers if main}
     try:
         yield seen
     finally:

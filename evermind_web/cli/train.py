@@ -17,7 +17,7 @@ from typing import Any
 from evermind_web.batch import Example, pack_windows
 from evermind_web.cli import folder
 from evermind_web.cli.options import add_backend_flag, add_training_flags, open_backend, training_values
-from evermind_web.cli.progress import progress, stopping
+from evermind_web.cli.progress import heeding, progress, stopping
 from evermind_web.errors import InvalidArgumentError
 from evermind_web.formats.crc import crc32
 from evermind_web.model import DEFAULT_SEED, EvermindLM
@@ -59,7 +59,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 async def run(arguments: argparse.Namespace) -> None:
     """Train, and save. Ctrl-C ends after the step in flight and saves."""
-    out: Path = arguments.output
+    with folder.claimed(arguments.output, folder=True):
+        await _run(arguments, arguments.output)
+
+
+async def _run(arguments: argparse.Namespace, out: Path) -> None:
+    folder.settle(out)
     settings = _resumed(arguments) if arguments.resume else _fresh(arguments)
     backend = await open_backend(arguments)
     texts = folder.read_texts(settings["texts"])
@@ -93,9 +98,10 @@ async def run(arguments: argparse.Namespace) -> None:
             save()  # so that a crash costs no more than the steps since
 
         options: dict[str, Any] = {"validation": held_out, "on_eval": on_eval, "resume": arguments.resume}
-        history = await trainer.fit_async(train, bar.on_step, **options)
-    save(finished=not stopped)
-    _say(history, bool(stopped), out)
+        history = await trainer.fit_async(train, heeding(bar.on_step, stopped, trainer.stop), **options)
+        finished = not stopped or trainer.done
+        save(finished)
+    _say(history, not finished, out)
 
 
 def _say(history: Sequence[float], stopped: bool, out: Path) -> None:

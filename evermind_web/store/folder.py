@@ -138,7 +138,7 @@ class FolderStore(Store):
                 index = self._read_index()
                 try:
                     yield index
-                    _sync_folder(self._blobs)
+                    sync_folder(self._blobs)
                     self._write_index(index)
                 finally:
                     self._sweep(self._read_index())
@@ -158,7 +158,7 @@ class FolderStore(Store):
         with open(temporary, "wb") as file:
             _write_through(file, text.encode())
         os.replace(temporary, self._folder / "index.json")
-        _sync_folder(self._folder)
+        sync_folder(self._folder)
 
     def _sweep(self, index: _Index) -> None:
         """Remove bytes that no record names; safe under the lock only, while nobody else writes."""
@@ -206,7 +206,7 @@ def _write_through(file: BinaryIO, data: bytes) -> None:
     os.fsync(file.fileno())
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Make new and replaced names durable, where the system can open a folder (not on Windows)."""
     if os.name == "nt":
         return
@@ -222,14 +222,15 @@ def _writer_lock(path: Path) -> Iterator[None]:
     """Hold the folder's lock; it falls off by itself when the process dies. Raises: StorageError after 10 s."""
     deadline = time.monotonic() + _LOCK_TIMEOUT_S
     with path.open("ab") as file:
-        while not _try_lock(file):
+        while not try_lock(file):
             if time.monotonic() > deadline:
                 raise StorageError(f"another process has been writing to {path.parent} for 10 s; try again")
             time.sleep(0.02)
         yield  # closing the file lets go of the lock
 
 
-def _try_lock(file: BinaryIO) -> bool:
+def try_lock(file: BinaryIO) -> bool:
+    """Whether this process now holds the lock of an open file, until that is closed or the process dies."""
     try:
         if os.name == "nt":
             import msvcrt

@@ -150,6 +150,11 @@ class EvermindLMTrainer:
         """Blocking twin of `fit_async`."""
         return run_blocking(self.fit_async(sequences, on_step, **options))
 
+    @property
+    def done(self) -> bool:
+        """Whether there is nothing to resume: no fit was stopped before its last step."""
+        return not self._position.window
+
     def stop(self) -> None:
         """End a running fit after the step in flight; what was learned stays."""
         if self._loop is not None:
