@@ -42,6 +42,7 @@ class FlatModel:
         self.flat = FlatVector.alloc(backend, sizes or (table.padded_size,))
         self._bufs: list[Buf] = list(self.flat.parts)
         self.flat.write(initial)
+        self.version = 0  # counts what wrote to the weights, so that copies of them know when they are old
         self._flat_grads: FlatVector | None = None
 
     def _new(self, shape: tuple[int, ...], dtype: str = "float32") -> Buf:
@@ -104,14 +105,20 @@ class FlatModel:
         view = self.flat.view(spec.padded_offset, spec.shape)
         self.backend.write(view, values)
         self.backend.free(view)
+        self.version += 1
 
     async def packed_weights_async(self) -> F32:
         """All weights as one packed float32 vector in canonical order: the body of a checkpoint."""
         return self.table.pack(await self.flat.read())
 
+    @checked
     def load_packed(self, packed: F32) -> None:
-        """Overwrite all weights with a packed float32 vector in canonical order."""
-        self.flat.write(self.table.pad(packed))
+        """Overwrite all weights with a packed vector (P) in canonical order. Raises InvalidArgumentError else."""
+        vector = np.asarray(packed, np.float32)
+        if vector.shape != (self.table.size,):
+            raise InvalidArgumentError(f"packed weights: expected shape ({self.table.size},), got {vector.shape}")
+        self.flat.write(self.table.pad(vector))
+        self.version += 1
 
     async def fingerprint_async(self) -> str:
         """SHA-256 (hex) of the packed little-endian float32 weights: what adapters name their base by."""

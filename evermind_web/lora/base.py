@@ -189,6 +189,7 @@ class Base:
         self.layers: tuple[LayerViews, ...] = ()
         self.matrix: DenseMatrix | PackedMatrix | None = None
         self.fingerprint: str | None = None  # of the float32 weights; None: ask the model
+        self._seen = 0  # the model's version that copies of its weights are of
         self._flat: FlatVector | None = None
         self._emb: Buf | None = None
 
@@ -197,6 +198,7 @@ class Base:
         """Over the weights of a model."""
         base = cls(model.backend, model.config, quant)
         base.model, base.layers = model, model.weights.layers
+        base.seen()
         if quant == "none":
             base.matrix = DenseMatrix(model.backend, model.weights.emb)
         return base
@@ -228,6 +230,28 @@ class Base:
         if self.matrix is None and self.model is not None:
             (values,) = await self.backend.read(self.model.weights.emb)
             self.matrix = PackedMatrix.upload(self.backend, pack_matrix(values, self.quant))
+
+    @property
+    def changed(self) -> bool:
+        """Whether somebody else wrote to the model's weights since `seen`."""
+        return self.model is not None and self.model.version != self._seen
+
+    def seen(self, wrote: bool = False) -> None:
+        """Copies are of the weights as they are now; `wrote`: by the caller, which others must learn."""
+        if self.model is not None:
+            self.model.version += wrote
+            self._seen = self.model.version
+
+    async def refresh(self) -> bool:
+        """`prepare`, and pack again where the model's weights have changed; whether they have."""
+        changed = self.changed
+        if changed and isinstance(self.matrix, PackedMatrix):
+            self.matrix.free()
+            self.matrix = None
+        await self.prepare()
+        if changed:
+            self.seen()
+        return changed
 
     def ready(self) -> DenseMatrix | PackedMatrix:
         """The embedding, after `prepare`."""

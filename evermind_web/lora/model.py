@@ -96,9 +96,10 @@ class LoraModel(LanguageModel):
         return model
 
     async def views_async(self) -> Views:
-        """The base with the active adapter."""
-        await self.base.prepare()
-        if not self._prepared:
+        """The base, as its model is now, with the active adapter."""
+        busy = self.merged is not None or self._tuner.running
+        changed = not busy and await self.base.refresh()
+        if changed or not self._prepared:
             self._prepared = True
             self._activate()
         self._weights.queue_merge()
@@ -265,6 +266,7 @@ class LoraModel(LanguageModel):
             self.backend.free(view)
             self._kept.append((block, offset, copy))
         (self.merged,) = self._active
+        self.base.seen(wrote=True)
         self._activate()
         return report
 
@@ -284,6 +286,11 @@ class LoraModel(LanguageModel):
         """Undo `merge_adapter`: the base is bit for bit what it was. Queued; nothing waits."""
         if self.merged is None:
             raise InvalidArgumentError("nothing is merged")
+        if self.base.changed:
+            raise InvalidArgumentError(
+                f"the base was trained, loaded or merged into since {self.merged!r} was merged: to bring back what was "
+                "before would mix two models; undo that first, or load the base anew"
+            )
         for block, offset, copy in self._kept:
             self.backend.copy(copy, 0, block, offset, copy.size)
             self.backend.free(copy)
@@ -293,6 +300,7 @@ class LoraModel(LanguageModel):
             self.base.matrix.free()
             self.base.matrix, self._packed = self._packed, None
         self.merged = None
+        self.base.seen(wrote=True)
         self.base.forget_fingerprint()
         self._activate()
 
@@ -303,6 +311,7 @@ class LoraModel(LanguageModel):
         With a packed base the packed values are what the adapter was trained on, so they are what is merged.
         fp16: a value that it cannot hold is refused by its tensor's name.
         """
+        await self.views_async()
         tensors = await self.base.tensors_async()
         parts = {} if self.merged is not None else self.parts()
         for name, part in parts.items():

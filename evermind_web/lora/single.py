@@ -63,8 +63,8 @@ class EvermindLMLoRA(LanguageModel):
 
     async def views_async(self) -> Views:
         """The base with the adapter as it is on the host now."""
-        await self._base.prepare()
-        if self._bound is None or self._bound.parts[EMBEDDING] is not self.adapter:
+        changed = not self._tuner.running and await self._base.refresh()
+        if changed or self._bound is None or self._bound.parts[EMBEDDING] is not self.adapter:
             if self._bound is not None:
                 self._bound.free()
             self._bound = BoundAdapter(self.backend, {EMBEDDING: self.adapter})
@@ -75,6 +75,7 @@ class EvermindLMLoRA(LanguageModel):
 
     async def merged_emb_async(self) -> F32:
         """The embedding with the adapter, float32 (V,D)."""
+        await self.views_async()
         return self.adapter.apply_to(await self._base.embedding_async())
 
     def merged_emb(self) -> F32:
@@ -118,6 +119,7 @@ class EvermindLMLoRA(LanguageModel):
             self._base.matrix = DenseMatrix(self.backend, self._set_aside)
             self._weights.activate(self._bound)
         self.backend.write(emb, merged)
+        self._base.seen(wrote=True)
         return await self.model.export_weights_async(fp16)
 
     def merge(self, fp16: bool = False) -> bytes:

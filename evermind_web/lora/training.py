@@ -161,6 +161,8 @@ class Tuner:
         **options: Any,
     ) -> list[float]:
         """See `EvermindLMLoRA.fit_async`."""
+        if self.running:
+            raise InvalidArgumentError("this adapter is in a fit already: wait for its end, or stop it")
         adamw, chosen = AdamWOptions(lr, beta1, beta2, eps, weight_decay, shard), TrainingOptions(**options)
         number_in("lora_dropout", lora_dropout, 0, 0.95)
         items, held_out = (check_items(given, model.config.vocab_size) for given in (sequences, validation))

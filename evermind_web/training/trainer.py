@@ -83,6 +83,7 @@ class EvermindLMTrainer:
         for part, batch in enumerate(window.batches(options.weights, self.backend.row_multiple)):
             model.accumulate(batch, self.checkpoint, noise=noise and noise.part(part))
         adam.queue(model.flat_grads, model.hyper, half=self.mixed_precision)
+        model.version += 1
         return model.loss, adam.stats, lr
 
     def applied(self) -> None:
@@ -115,6 +116,8 @@ class EvermindLMTrainer:
         Raises InvalidArgumentError before anything is trained if an id is outside the vocabulary or no sequence can
         be used, NonFiniteError with the step if the loss blows up.
         """
+        if self._loop is not None:
+            raise InvalidArgumentError("this trainer is in a fit already: wait for its end, or stop it")
         vocab = self.model.config.vocab_size
         items = check_items(sequences, vocab)
         self._validation = check_items(validation, vocab)
@@ -140,6 +143,7 @@ class EvermindLMTrainer:
             return await loop.run(items)
         finally:
             self._position, self._loop = loop.position, None
+            self.model.version += 1  # the best weights may have come back
             self.model.set_hyper({})
 
     async def _snapshot(self, loop: Loop, on_snapshot: OnSnapshot) -> None:
