@@ -32,6 +32,10 @@ from evermind_web.quant import count_lost_to_zero, quantize_fp16
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."
 NO_FINGERPRINT = "this adapter does not say which base it was trained on; only its shape was checked"
+UNSUPPORTED = {  # settings of PEFT that change what an adapter computes, and their value where they do not
+    "bias": "none", "use_dora": False, "modules_to_save": None, "fan_in_fan_out": False, "lora_bias": False,
+    "layer_replication": None, "use_qalora": False, "trainable_token_indices": None, "target_parameters": None,
+}  # fmt: skip
 
 
 def check_fingerprint(recorded: str, found: str, force: bool) -> None:
@@ -129,7 +133,9 @@ def read_adapter(
     if matrices:
         raise FormatError(f"{WEIGHTS_FILE} has tensors that target_modules lacks: {', '.join(sorted(matrices))}")
     recorded = settings.get("base_fingerprint")
-    return config, parts, recorded if isinstance(recorded, str) else None
+    if not isinstance(recorded, str | None):
+        raise FormatError(f"{CONFIG_FILE}: base_fingerprint must be a text, got {recorded!r}; save the adapter again")
+    return config, parts, recorded
 
 
 def _parse(data: bytes) -> dict[str, Any]:
@@ -140,9 +146,11 @@ def _parse(data: bytes) -> dict[str, Any]:
     if not isinstance(settings, dict) or settings.get("peft_type") != "LORA":
         kind = settings.get("peft_type") if isinstance(settings, dict) else type(settings).__name__
         raise FormatError(f"{CONFIG_FILE}: expected an object with peft_type LORA, got {kind!r}")
-    for key, off in (("bias", "none"), ("use_dora", False), ("modules_to_save", None), ("fan_in_fan_out", False)):
+    for key, off in UNSUPPORTED.items():
         if settings.get(key, off) not in (off, None):
             raise FormatError(f"{CONFIG_FILE}: {key} = {settings[key]!r} is not supported, only {off!r}")
+    if not isinstance(settings.get("use_rslora"), bool | None):
+        raise FormatError(f"{CONFIG_FILE}: use_rslora must be true or false, got {settings['use_rslora']!r}")
     return settings
 
 
