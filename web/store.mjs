@@ -22,6 +22,10 @@ export { InvalidArgumentError, RecordNotFoundError, StorageError, StorageFullErr
 const OPEN_TIMEOUT_MS = 6000; // a cold open of a slow disk takes one or two seconds
 const PRIVATE_NOTICE = "not saved in a private window; download instead";
 
+/** @param {string} why of the browser */
+const emptied = (why) =>
+  `the browser found its database damaged and emptied it (${why}): what was saved here is gone; restore a backup`;
+
 /** Errors of `open` in private windows and sandboxed frames: there is no database to be had. */
 const NO_DATABASE = new Set(["InvalidStateError", "SecurityError", "NotSupportedError"]);
 
@@ -39,6 +43,7 @@ export async function openStore(options = {}) {
   const store = new Store(name, engine, "");
   store.onversionchange = onversionchange;
   engine.onversionchange = (change) => store.onversionchange?.(change);
+  engine.onemptied = (why) => (store.notice = emptied(why));
   try {
     if (!hasIndexedDB()) throw new DOMException("this browser has no IndexedDB", "NotSupportedError");
     await engine.connect();

@@ -73,6 +73,8 @@ export class IdbEngine {
     this.migrations = migrations;
     /** @type {(change: VersionChange) => void} */
     this.onversionchange = () => {};
+    /** Called when the browser found its database damaged and began an empty one. @type {(why: string) => void} */
+    this.onemptied = () => {};
   }
 
   rows() {
@@ -181,7 +183,12 @@ export class IdbEngine {
       let timer = setTimeout(giveUp, timeout, `the browser's storage did not open within ${seconds} s`);
       /** @type {Promise<Database>} */
       const opening = openDB(name, migrations.length, {
-        upgrade: (db, from, _to, tx) => migrations.slice(from).forEach((migrate) => migrate(db, tx)),
+        upgrade: (db, from, _to, tx, event) => {
+          // Chromium does this by itself and says so nowhere else (an extension of its own).
+          const { dataLoss, dataLossMessage } = /** @type {{dataLoss?: string, dataLossMessage?: string}} */ (event);
+          if (dataLoss === "total") this.onemptied(dataLossMessage ?? "");
+          for (const migrate of migrations.slice(from)) migrate(db, tx);
+        },
         blocked: () => {
           clearTimeout(timer);
           timer = setTimeout(giveUp, Math.min(BLOCKED_GRACE_MS, timeout), "another tab holds an older version");

@@ -82,7 +82,8 @@ LOOK = """async (migrated) => {
         };
     });
     const owned = raw.rows.flatMap((row) => row.blobs);
-    return { found, persistent: store.persistent, lost: raw.blobs.filter((key) => !owned.includes(key)).length,
+    return { found, persistent: store.persistent, notice: store.notice,
+             lost: raw.blobs.filter((key) => !owned.includes(key)).length,
              migrated: raw.rows.filter((row) => row.migrated).length, rows: raw.rows.length };
 }"""
 
@@ -176,6 +177,11 @@ class Profile:
         await self._process.wait()
         self._process = None
 
+    def damage(self, part: str) -> None:
+        """Overwrite the one file of the browser's database that matches `part`."""
+        (file,) = self.folder.glob(f"**/*.indexeddb.leveldb/{part}")
+        file.write_bytes(b"x" * file.stat().st_size)
+
     def evidence(self) -> str:
         """What the browser's database wrote about its last two starts."""
         logs = sorted(self.folder.glob("**/*.leveldb/LOG*")) + sorted(self.folder.glob("**/corruption_info.json"))
@@ -207,6 +213,10 @@ async def survive(profile: Profile, plan: Plan, kills: int, largest: int = 200_0
         page = await profile.open()
         found = await page.evaluate(LOOK)
         state = {name: (size, crc) for name, (size, crc) in found["found"].items()}
+        if "emptied" in found["notice"] and not state:  # the browser's own loss, which is said
+            tally += Counter({"kills": 1, "emptied by the browser, and said": 1})
+            plan.forget(state)
+            continue
         began = profile.began
         cut = changes[began - base - 1]["what"]
         old, new = plan.states[began - 1], plan.states[began]

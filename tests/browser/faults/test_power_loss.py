@@ -6,9 +6,10 @@ import asyncio
 import random
 from pathlib import Path
 
+import pytest
 from playwright.async_api import BrowserContext, Playwright
 
-from tests.browser.faults.power import Plan, Profile, survive, survive_migration
+from tests.browser.faults.power import LOOK, WORK, Plan, Profile, survive, survive_migration
 
 KILLS = 4  # `make soak`: 300
 
@@ -23,6 +24,26 @@ async def test_a_killed_browser_leaves_each_record_old_or_new(
         await profile.close()
     assert tally["kills"] == KILLS
     assert tally["acknowledged"] > 10, "it must have been at work"
+
+
+@pytest.mark.parametrize("part", ["MANIFEST-*", "CURRENT"])
+async def test_a_database_that_the_browser_empties_is_said_to_be_lost(
+    playwright: Playwright, server: str, tmp_path: Path, part: str
+) -> None:
+    """Chromium throws a damaged database away and begins a new one, without an error."""
+    profile = Profile(playwright, tmp_path, server)
+    try:
+        await (await profile.open()).evaluate(WORK, Plan(random.Random(5)).extend(5, 2000))
+        await profile.kill()
+        profile.damage(part)
+        found = await (await profile.open()).evaluate(LOOK)
+        await profile.kill()
+        assert found["found"] == {}
+        assert "emptied it (IndexedDB (database was corrupt)" in found["notice"]
+        assert found["notice"].endswith("restore a backup")
+        assert (await (await profile.open()).evaluate(LOOK))["notice"] == "", "it is said once"
+    finally:
+        await profile.close()
 
 
 async def test_a_migration_that_is_killed_is_done_or_not_begun(
