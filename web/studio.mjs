@@ -49,8 +49,8 @@ export function createStudio(em) {
 
     /** What would be deleted with a saved thing, for `putBack`. @param {string} name */
     snapshot: (name) => bytes("snapshot", { name }),
-    /** @param {Uint8Array} snapshot */
-    putBack: (snapshot) => em.request("put_back", {}, { buffers: [snapshot] }),
+    /** @param {Uint8Array} snapshot @returns {Promise<string[]>} the names of what came back */
+    putBack: async (snapshot) => (await em.request("put_back", {}, { buffers: [snapshot] })).names,
     /** Everything that is saved, as one file. */
     backup: () => bytes("backup", {}),
     /** @param {File} file @returns {Promise<string[]>} names of models and adapters that it held */

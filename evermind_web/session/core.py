@@ -91,6 +91,11 @@ class Session:
         """Whether a job runs."""
         return bool(self._job_name)
 
+    @property
+    def stopping(self) -> bool:
+        """Whether the job that runs, or the last one, was asked to end."""
+        return self._stopping
+
     def stop(self) -> None:
         """Ask the running job to end after the step or token in flight. What was learned is kept."""
         self._stopping = True

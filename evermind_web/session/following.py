@@ -12,6 +12,7 @@ import zlib
 from typing import Any
 
 from evermind_web.session.library import Library
+from evermind_web.session.metadata import training_of
 from evermind_web.session.model_set import Adapter, ModelSet
 from evermind_web.store import Record
 
@@ -51,7 +52,7 @@ async def _follow_adapters(library: Library, current: ModelSet, records: dict[st
             continue
         new = next((r.name for r in records.values() if r.name not in current.adapters and _same(adapter, r)), None)
         if record is not None:
-            current.put(await _read(library, record))
+            current.put(await library.read_adapter(record))
             notices.append(f"“{name}” was changed in another tab; here it is the new one now, too.")
         elif new is not None:
             library.rename_in_memory(name, new)
@@ -63,16 +64,11 @@ async def _follow_adapters(library: Library, current: ModelSet, records: dict[st
             )
     if current.saved:
         for name in records.keys() - current.adapters.keys():
-            current.put(await _read(library, records[name]))
+            current.put(await library.read_adapter(records[name]))
     return notices
 
 
 def _same(adapter: Adapter, record: Record) -> bool:
     """Whether a record holds what is in memory."""
     training = json.loads(json.dumps(adapter.metadata))  # a record has lists where Python may have tuples
-    return zlib.crc32(adapter.data) == record.crc32 and training == record.metadata.get("training", {})
-
-
-async def _read(library: Library, record: Record) -> Adapter:
-    _, data = await library.store.load(record.name)
-    return Adapter(record.name, data, record.metadata.get("training", {}), saved=True)
+    return zlib.crc32(adapter.data) == record.crc32 and training == training_of(record.metadata)

@@ -6,21 +6,26 @@ A tokenizer is stored under its own hash, so that renaming a model touches one r
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Set
+from contextlib import suppress
 from typing import Any
 
-from evermind_web.errors import ConfigMismatchError, EvermindError, FormatError, InvalidArgumentError, StorageError
+from evermind_web.errors import (
+    ConfigMismatchError,
+    EvermindError,
+    FormatError,
+    InvalidArgumentError,
+    RecordNotFoundError,
+    StorageError,
+)
 from evermind_web.formats.evl0 import read_evl0
 from evermind_web.session import adapter_file, container
+from evermind_web.session.arrivals import TEXT_PREFIX, arrivals, check_free, content_name, free_name
 from evermind_web.session.container import MODEL, TOKENIZER, Package
 from evermind_web.session.core import NO_MODEL, Session, check_name
+from evermind_web.session.metadata import training_of
 from evermind_web.session.model_set import Adapter, ModelSet, fingerprint_of, read_tokenizer
 from evermind_web.store import Record, SaveItem, Store
-from evermind_web.store.backup import export_all, import_all
-
-_TOKENIZER_PREFIX = "tokenizer:"
-TEXT_PREFIX = "text:"
+from evermind_web.store.backup import export_all, read_backup
 
 
 class Library:
@@ -45,7 +50,7 @@ class Library:
                 "modified": r.modified,
                 "fingerprint": r.base_fingerprint,
                 "base": bases.get(r.base_fingerprint, "") if r.kind == "adapter" else "",
-                "training": r.metadata.get("training", {}),
+                "training": training_of(r.metadata),
             }
             for r in records
             if r.kind in ("base", "adapter")
@@ -70,9 +75,9 @@ class Library:
         """
         current, name = self._require_model(), check_name(name)
         known = {r.name: r for r in await self.store.list()}
-        _check_free(known, name, "base", current.fingerprint)
+        check_free(known, name, "base", current.fingerprint)
         for adapter in current.adapters.values():
-            _check_free(known, adapter.name, "adapter", current.fingerprint)
+            check_free(known, adapter.name, "adapter", current.fingerprint)
             if adapter.name == name:
                 raise InvalidArgumentError(f"An adapter is called “{name}” already. Choose another name for the model.")
         items = _base_items(name, current.checkpoint, current.tokenizer.to_str().encode(), current.metadata)
@@ -87,10 +92,14 @@ class Library:
     async def save_adapter(self, adapter: Adapter) -> None:
         """Save one adapter of the model in memory with its texts. Raises as `save`."""
         fingerprint = self._require_model().fingerprint
-        known = {r.name: r for r in await self.store.list()}
-        _check_free(known, adapter.name, "adapter", fingerprint)
+        await self.check_adapter_name(adapter.name)
         await self.store.save_many(adapter_items(adapter, fingerprint), replace=True)
         adapter.saved = True
+
+    async def check_adapter_name(self, name: str) -> None:
+        """Raise InvalidArgumentError if an adapter of the model in memory could not be saved as `name`."""
+        fingerprint = self._require_model().fingerprint
+        check_free({r.name: r for r in await self.store.list()}, check_name(name), "adapter", fingerprint)
 
     async def load(self, name: str) -> dict[str, Any]:
         """Load a saved model with all its adapters, or an adapter with its model, and make it the current one."""
@@ -113,7 +122,7 @@ class Library:
     async def _load_set(self, base: Record, data: bytes | None) -> ModelSet:
         checkpoint = data if data is not None else (await self.store.load(base.name))[1]
         _, tokenizer = await self.store.load(str(base.metadata.get("tokenizer", "")))
-        return await ModelSet.of_files(checkpoint, tokenizer, base.metadata.get("training", {}), self.session.backend)
+        return await ModelSet.of_files(checkpoint, tokenizer, training_of(base.metadata), self.session.backend)
 
     async def _add_adapters(self, current: ModelSet) -> None:
         """Bring the saved adapters of a model that are not in memory yet; those that are keep what they learned."""
@@ -121,9 +130,26 @@ class Library:
             if record.kind != "adapter" or record.base_fingerprint != current.fingerprint:
                 continue
             if record.name not in current.adapters:
-                _, blob = await self.store.load(record.name)
-                training = record.metadata.get("training", {})
-                current.adapters[record.name] = Adapter(record.name, blob, training, saved=True)
+                current.adapters[record.name] = await self.read_adapter(record)
+
+    async def read_adapter(self, record: Record) -> Adapter:
+        """A saved adapter, with its texts: whoever deletes the records, also in another tab, memory has it whole."""
+        _, data = await self.store.load(record.name)
+        adapter = Adapter(record.name, data, training_of(record.metadata), saved=True)
+        adapter.texts = await self.texts_of(adapter)
+        return adapter
+
+    async def texts_of(self, adapter: Adapter) -> dict[str, str]:
+        """The texts of an adapter that are still there, by id."""
+        found: dict[str, str] = {}
+        for entry in adapter.metadata.get("persona", {}).get("texts", []):
+            if entry.get("removed"):
+                continue
+            with suppress(RecordNotFoundError):
+                in_memory = adapter.texts.get(entry["id"])
+                stored = in_memory or (await self.store.load(TEXT_PREFIX + entry["id"]))[1].decode()
+                found[entry["id"]] = stored
+        return found
 
     async def _base_of(self, adapter: Record) -> Record:
         for record in await self.store.list():
@@ -141,7 +167,9 @@ class Library:
         if new != old and new in known:
             raise InvalidArgumentError(f"“{new}” is taken already. Choose another name.")
         current = self.session.current
-        ours = current is not None and old in current.adapters and known[old].base_fingerprint == current.fingerprint
+        record = known.get(old)
+        own = current is not None and record is not None and record.base_fingerprint == current.fingerprint
+        ours = current is not None and own and old in current.adapters
         if current is not None and new in current.adapters and new != old:
             raise InvalidArgumentError(f"An adapter is called “{new}” already. Choose another name.")
         await self.store.rename(old, new)
@@ -174,7 +202,9 @@ class Library:
         record = records.pop(name, None)
         tokenizer = str(record.metadata.get("tokenizer", "")) if record is not None else ""
         # The tokenizer goes last: if this is cut short, one unused record stays, never a model without its tokenizer.
-        if tokenizer in records and not any(r.metadata.get("tokenizer") == tokenizer for r in records.values()):
+        if _is_tokenizer(records.get(tokenizer)) and not any(
+            r.metadata.get("tokenizer") == tokenizer for r in records.values()
+        ):
             await self.store.delete(tokenizer)
         await self.drop_unused_texts()
         current = self.session.current
@@ -197,7 +227,7 @@ class Library:
         kept = {
             TEXT_PREFIX + text["id"]
             for r in records
-            for text in r.metadata.get("training", {}).get("persona", {}).get("texts", [])
+            for text in training_of(r.metadata).get("persona", {}).get("texts", [])
             if not text.get("removed")
         }
         for record in records:
@@ -210,12 +240,12 @@ class Library:
         return await export_all(self.store)
 
     async def restore(self, data: bytes) -> list[str]:
-        """Save everything that a backup holds, in place of what has the same name; returns models' and adapters' names.
+        """Save everything that a backup holds; returns models' and adapters' names, which are the next free ones where
+        something else has theirs.
 
         Raises FormatError, and then nothing has changed.
         """
-        records = await import_all(self.store, data, replace=True)
-        return [r.name for r in records if r.kind in ("base", "adapter")]
+        return [*(await self._take_in(data)).values()]
 
     async def wipe(self) -> dict[str, Any]:
         """Delete everything that is saved. What is in memory stays, unsaved."""
@@ -231,24 +261,32 @@ class Library:
         """A model or adapter with all that would go with it, for `put_back`."""
         record, _ = await self.store.load(name)
         known = {r.name for r in await self.store.list()}
-        training = record.metadata.get("training", {})
+        training = training_of(record.metadata)
         parts = [TEXT_PREFIX + text["id"] for text in training.get("persona", {}).get("texts", [])]
         parts.append(str(record.metadata.get("tokenizer", "")))
         return await export_all(self.store, [*(p for p in parts if p in known), name])
 
     async def put_back(self, data: bytes) -> dict[str, Any]:
-        """Undo a deletion: what `snapshot` gave comes back, into the model in memory too if it is of that."""
-        for record in await import_all(self.store, data, replace=True):
-            current = self.session.current
+        """Undo a deletion: what `snapshot` gave comes back, into the model in memory too if it is of that.
+
+        `names` in the result: of what came back; the next free one if another has its name by now.
+        """
+        return {"names": [*(await self._take_in(data)).values()], "session": self.session.describe()}
+
+    async def _take_in(self, data: bytes) -> dict[str, str]:
+        current = self.session.current
+        live = {} if current is None else {a.name: a.data for a in current.adapters.values()}
+        items, names = arrivals(read_backup(data), await self.store.list(), live)
+        for record in await self.store.save_many(items):
             if current is None or record.base_fingerprint != current.fingerprint:
                 continue
-            if record.kind == "base":
+            if record.kind == "base" and not current.saved:
                 current.name, current.saved = record.name, True
             elif record.kind == "adapter" and record.name in current.adapters:
                 current.adapters[record.name].saved = True
             elif record.kind == "adapter":
                 await self._add_adapters(current)
-        return self.session.describe()
+        return names
 
     # ── files ────────────────────────────────────────────────────────────────
     async def export_file(self, name: str) -> tuple[str, bytes]:
@@ -258,9 +296,7 @@ class Library:
         if record.kind == "base":
             _, tokenizer = await self.store.load(str(record.metadata.get("tokenizer", "")))
             files = {MODEL: data, TOKENIZER: tokenizer}
-        package = Package(
-            record.kind, name, files, record.base_fingerprint, {"training": record.metadata.get("training", {})}
-        )
+        package = Package(record.kind, name, files, record.base_fingerprint, {"training": training_of(record.metadata)})
         kind = "model" if record.kind == "base" else "adapter"
         safe = "".join(c if c.isalnum() or c in " -_" else "_" for c in name).strip() or kind
         return f"{safe}.{kind}.zip", container.pack(package)
@@ -275,7 +311,7 @@ class Library:
         known = {r.name: r for r in await self.store.list()}
         wanted = check_name(package.name[:80])
         name, notice = free_name(known.keys() | self._other_adapters(package, wanted), wanted), ""
-        training = package.metadata.get("training", {})
+        training = training_of(package.metadata)
         if package.kind == "base":
             items = self._imported_base(name, package, tokenizer, training)
         elif package.kind == "adapter":
@@ -305,7 +341,7 @@ class Library:
         elif name in current.adapters:
             current.adapters[name].saved = True
         else:
-            training = package.metadata.get("training", {})
+            training = training_of(package.metadata)
             current.adapters[name] = Adapter(name, adapter_file.of_members(package.files), training, saved=True)
 
     def _imported_base(
@@ -351,7 +387,7 @@ class Library:
 
 def _base_items(name: str, checkpoint: bytes, tokenizer: bytes, training: dict[str, Any]) -> list[SaveItem]:
     """The records of a model: tokenizer first, so that no listing ever shows a base without it."""
-    codec = _TOKENIZER_PREFIX + hashlib.sha256(tokenizer).hexdigest()[:16]
+    codec = content_name("tokenizer", tokenizer)
     return [
         SaveItem(codec, tokenizer, "tokenizer", "", {}),
         SaveItem(name, checkpoint, "base", fingerprint_of(checkpoint), {"tokenizer": codec, "training": training}),
@@ -366,20 +402,6 @@ def adapter_items(adapter: Adapter, fingerprint: str) -> list[SaveItem]:
     return [*items, SaveItem(adapter.name, adapter.data, "adapter", fingerprint, {"training": adapter.metadata})]
 
 
-def _check_free(known: dict[str, Record], name: str, kind: str, fingerprint: str) -> None:
-    """The same thing may be saved again under its name; anything else that has the name is not overwritten."""
-    other = known.get(name)
-    if other is not None and (other.kind, other.base_fingerprint) != (kind, fingerprint):
-        what = "model" if other.kind == "base" else other.kind
-        raise InvalidArgumentError(
-            f"“{name}” is the name of another saved {what}. Choose another name, or delete that one."
-        )
-
-
-def free_name(known: Set[str], name: str) -> str:
-    """`name`, or `name 2`, `name 3`, … if it is taken."""
-    number, free = 1, name
-    while free in known:
-        number += 1
-        free = f"{name[:74]} {number}"
-    return free
+def _is_tokenizer(record: Record | None) -> bool:
+    """A base from a file may claim that anything is its tokenizer."""
+    return record is not None and record.kind == "tokenizer"

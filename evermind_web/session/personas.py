@@ -7,13 +7,12 @@ exported adapter does not carry them.
 
 from __future__ import annotations
 
-import hashlib
-from contextlib import suppress
 from typing import Any
 
-from evermind_web.errors import EvermindError, RecordNotFoundError, StorageFullError
+from evermind_web.errors import EvermindError
+from evermind_web.session.arrivals import TEXT_PREFIX, content_name, free_name
 from evermind_web.session.core import NO_MODEL, check_name
-from evermind_web.session.library import TEXT_PREFIX, Library, free_name
+from evermind_web.session.library import Library
 from evermind_web.session.model_set import Adapter, ModelSet
 from evermind_web.session.progress import Report
 from evermind_web.session.texts import read_text
@@ -34,19 +33,25 @@ class Personas:
         """
         options, session = options or {}, self.library.session
         text = read_text(data, options.get("name") or "the text")
-        before = self._current().adapters.get(name.strip()) if session.current else None
+        before = self._current().adapters.get(name.strip())
         persona: dict[str, Any] = {"colour": options.get("colour") or "#2f5d8a", "texts": []}
         kept: dict[str, str] = {}
         whole = text
-        if options.get("go_on") and before is not None:
-            persona = {**persona, **before.metadata.get("persona", {})}
-            kept = await self._texts(before)
-            whole = "\n\n".join([*kept.values(), text])
+        with session.exclusive("Personalising"):
+            # A name that is refused when it is saved would cost all that was learned.
+            await self.library.check_adapter_name(name)
+            if options.get("go_on") and before is not None:
+                persona = {**persona, **before.metadata.get("persona", {})}
+                kept = await self.library.texts_of(before)
+                whole = "\n\n".join([*kept.values(), text])
+            stopped = session.stopping
+        if stopped:
+            return {"stopped": True, "steps": 0, "session": session.describe()}
         result = await session.personalize(whole, name, options, report)
         if not result["steps"]:
             return result
         adapter = self._current().adapter(result["name"])
-        identity = hashlib.sha256(text.encode()).hexdigest()[:16]
+        identity = content_name("text", text.encode()).removeprefix(TEXT_PREFIX)
         known = [t for t in persona["texts"] if t["id"] != identity]
         title = options.get("title") or "pasted text"
         persona["texts"] = [*known, {"id": identity, "title": title, "words": len(text.split())}]
@@ -59,26 +64,14 @@ class Personas:
         if self._current().saved:
             try:
                 await self.library.save_adapter(adapter)
-            except StorageFullError as error:
+            except EvermindError as error:  # the persona stays in memory
                 notice = f"“{adapter.name}” is not saved: {error}"
         return {"notice": notice, "session": self.library.session.describe()}
-
-    async def _texts(self, adapter: Adapter) -> dict[str, str]:
-        """The texts that are still there, by id."""
-        found: dict[str, str] = {}
-        for entry in adapter.metadata.get("persona", {}).get("texts", []):
-            if entry.get("removed"):
-                continue
-            with suppress(RecordNotFoundError):
-                in_memory = adapter.texts.get(entry["id"])
-                stored = in_memory or (await self.library.store.load(TEXT_PREFIX + entry["id"]))[1].decode()
-                found[entry["id"]] = stored
-        return found
 
     async def texts(self, name: str) -> list[dict[str, Any]]:
         """The texts of a persona: id, title, words, and text ("" where it was removed)."""
         adapter = self._current().adapter(name)
-        found = await self._texts(adapter)
+        found = await self.library.texts_of(adapter)
         return [{**t, "text": found.get(t["id"], "")} for t in adapter.metadata.get("persona", {}).get("texts", [])]
 
     async def remove_text(self, name: str, identity: str) -> dict[str, Any]:

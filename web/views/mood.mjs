@@ -54,6 +54,7 @@ export function createMood(studio, store) {
   /** @param {MoodState} mood @param {number} before */
   function show({ state, setpoint, traits, sampling }, before) {
     if (!sliders.length) makeSliders(traits);
+    for (const [i, [, value]] of traits.entries()) sliders[i].value = String(value);
     bars.replaceChildren(...state.map(([name, value], i) => bar(name, value, setpoint[i][1])));
     const cut = [sampling.topP < 0.995 ? `top p ${sampling.topP.toFixed(2)}` : "", sampling.minP > 0.005 ? `min p ${sampling.minP.toFixed(2)}` : ""];
     const more = cut.filter(Boolean).map((text) => `, ${text}`).join("");
@@ -75,6 +76,8 @@ export function createMood(studio, store) {
   }
 
   toggle.addEventListener("change", () => void update());
+  // What it makes of the settings of step 2 belongs to them as they are now.
+  query("#write", HTMLElement).addEventListener("change", () => toggle.checked && void update());
   query("#mood-buttons", HTMLElement).append(
     ...FEEDBACK.map(([experience, text]) => {
       const button = make("button", { text, testid: `feel-${experience}` });

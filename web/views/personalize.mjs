@@ -76,7 +76,6 @@ export function createPersonalize(em, studio, store, record, refresh) {
     if (toggle.checked) void activate(chosen);
     store.set({});
   });
-  createCompare(em, store, () => chosen);
   /** @param {string} adapter @param {string} painted */
   const learnOn = (adapter, painted) => {
     name.value = adapter;
@@ -96,7 +95,6 @@ export function createPersonalize(em, studio, store, record, refresh) {
     select.value = chosen;
     query("#adapter-choice", HTMLElement).hidden = adapters.length < 2;
     query("#toggle-text", HTMLElement).textContent = chosen ? `Write with “${chosen}”` : "Write with the adapter";
-    query("#compare-adapter-label", HTMLElement).textContent = chosen ? `With “${chosen}”` : "With the adapter";
     query("#go-on-choice", HTMLElement).hidden = !adapters.includes(name.value.trim());
     toggle.checked = Boolean(session?.activeAdapter);
     toggle.disabled = select.disabled = !chosen || busy !== "";
@@ -107,6 +105,7 @@ export function createPersonalize(em, studio, store, record, refresh) {
     if (hasModel !== hadModel) run.say(hasModel ? "No second text learned yet." : "Needs a model: teach or load one first.");
     hadModel = hasModel;
   });
+  createCompare(em, store, () => chosen); // after the above, which says what is chosen
 }
 
 /** @param {() => Evermind} em @param {Store} store @param {() => string} adapter */
@@ -115,13 +114,23 @@ function createCompare(em, store, adapter) {
   const stop = part("compare-stop", HTMLButtonElement);
   const second = part("second-select", HTMLSelectElement);
   const NONE = "nothing";
+  const boxes = [part("compare-base", HTMLElement), part("compare-adapter", HTMLElement), part("compare-second", HTMLElement)];
   let abort = new AbortController();
+  /** @type {string | undefined} fingerprint of the one that wrote */
+  let model;
+
+  /** Who writes into a box; what somebody else wrote does not stay under this name. @param {string} id @param {HTMLElement} box @param {string} text */
+  function label(id, box, text) {
+    const element = query(id, HTMLElement);
+    if (element.textContent === text) return;
+    element.textContent = text;
+    box.replaceChildren();
+  }
 
   start.addEventListener("click", async () => {
     clearError();
     abort = new AbortController();
     store.set({ busy: "compare", said: "" });
-    const boxes = [part("compare-base", HTMLElement), part("compare-adapter", HTMLElement), part("compare-second", HTMLElement)];
     try {
       const { prompt, options } = readPrompt();
       const [base, first, other] = boxes.map((box) => createSheet(box, prompt));
@@ -146,8 +155,12 @@ function createCompare(em, store, adapter) {
     second.replaceChildren(...[NONE, ...others].map((text) => make("option", { text })));
     second.value = others.includes(before) ? before : NONE;
     query("#second-choice", HTMLElement).hidden = !others.length;
+    second.disabled = busy !== "";
     query("#second-side", HTMLElement).hidden = second.value === NONE;
-    query("#compare-second-label", HTMLElement).textContent = `With “${second.value}”`;
+    if (session?.model?.fingerprint !== model) for (const box of boxes) box.replaceChildren();
+    model = session?.model?.fingerprint;
+    label("#compare-adapter-label", boxes[1], adapter() ? `With “${adapter()}”` : "With the adapter");
+    label("#compare-second-label", boxes[2], `With “${second.value}”`);
     start.disabled = !ready || busy !== "" || !adapter();
     stop.disabled = busy !== "compare";
   });

@@ -4,6 +4,7 @@ import { ask, make, part, query } from "./dom.mjs";
 import * as format from "./format.mjs";
 import { clearError, showError, showNotice } from "./messages.mjs";
 import { download } from "./record.mjs";
+import { bringBack } from "./storage.mjs";
 
 /** @typedef {import("../evermind.mjs").Evermind} Evermind */
 /** @typedef {import("../evermind.mjs").AdapterInfo} AdapterInfo */
@@ -40,7 +41,7 @@ export function createPersonas(em, studio, store, record, actions, refresh) {
   /** @param {string} name */
   async function remove(name) {
     const kept = await studio().remove(name);
-    showNotice(`Deleted ${name}.`, () => void act(() => studio().putBack(kept)));
+    showNotice(`Deleted ${name}.`, () => void act(() => bringBack(studio(), kept, name)));
   }
 
   /** @param {string} name */

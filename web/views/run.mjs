@@ -64,7 +64,7 @@ export function createRun(job, store, work, pause, show, confirm = async () => t
   async function run() {
     clearError();
     try {
-      if (!(await confirm())) return;
+      if (!(await confirm()) || store.get().busy) return; // another press, or another job, came first
     } catch (error) {
       return showError(error);
     }

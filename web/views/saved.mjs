@@ -4,7 +4,7 @@ import { ask, make, part, query, sentence } from "./dom.mjs";
 import * as format from "./format.mjs";
 import { clearError, showError, showErrors, showNotice } from "./messages.mjs";
 import { download } from "./record.mjs";
-import { createStorage, showStorage } from "./storage.mjs";
+import { bringBack, createStorage, showStorage } from "./storage.mjs";
 import { replaceUnsaved } from "./teach.mjs";
 
 /** @typedef {import("../evermind.mjs").Evermind} Evermind */
@@ -85,6 +85,7 @@ function createActions(em, studio, store, act) {
       act(async () => {
         const same = store.get().session?.model?.fingerprint === item.fingerprint; // then what is in memory stays
         if (!same && !(await replaceUnsaved(store, `Load ${item.name} in its place?`))) return;
+        if (store.get().busy) return; // another press, or another job, came first
         store.set({ busy: "load" });
         try {
           await em().load(item.name);
@@ -109,7 +110,7 @@ function createActions(em, studio, store, act) {
         const kept = await studio().snapshot(item.name);
         const { needing } = await em().request("delete", { name: item.name });
         if (localStorage.getItem(REMEMBERED) === item.name) localStorage.removeItem(REMEMBERED);
-        showNotice(`Deleted ${item.name}.${staying(needing)}`, () => void act(async () => void (await studio().putBack(kept))));
+        showNotice(`Deleted ${item.name}.${staying(needing)}`, () => void act(() => bringBack(studio(), kept, item.name)));
       }),
     /** @param {SavedItem} item */
     download: (item) =>

@@ -21,7 +21,7 @@ export function createStart(em, store, refresh) {
   let abort = new AbortController();
 
   async function run() {
-    if (!shipped || !(await replaceUnsaved(store, "Start from the shipped model in its place?"))) return;
+    if (!shipped || !(await replaceUnsaved(store, "Start from the shipped model in its place?")) || store.get().busy) return;
     clearError();
     abort = new AbortController();
     store.set({ busy: "fetch", said: "" });

@@ -50,13 +50,22 @@ export function createStorage(em, studio, act) {
   );
 }
 
+/**
+ * Undo a deletion; nothing that has the name by now is replaced.
+ * @param {import("../studio.mjs").Studio} studio @param {Uint8Array} kept @param {string} name
+ */
+export async function bringBack(studio, kept, name) {
+  const [now = name] = await studio.putBack(kept);
+  if (now !== name) showNotice(`Something else is called ${name} by now: it came back as ${now}.`);
+}
+
 /** @param {Evermind} em @param {SavedItem[]} saved */
 export async function showStorage(em, saved) {
   const { used, quota, survivesReload, notice } = await em.storage();
   const persisted = (await navigator.storage?.persisted?.()) ?? false;
   const kept = persisted ? "The browser promised to keep it." : "The browser may drop it when space runs low.";
   const room = quota ? `${format.size(used)} of ${format.size(quota)} used in this browser.` : "";
-  part("storage", HTMLElement).textContent = [room, survivesReload ? kept : notice].filter(Boolean).join(" ");
+  part("storage", HTMLElement).textContent = [room, survivesReload ? kept : "", notice].filter(Boolean).join(" ");
   part("persist", HTMLButtonElement).hidden = persisted || !survivesReload;
   const kinds = [
     { title: "Models with their tokenizers", items: saved.filter((item) => item.kind === "base") },
