@@ -75,6 +75,14 @@ def _refuse_folders(paths: Iterable[Path]) -> None:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
 
 
+def _sweep(folder: Path) -> None:
+    """Remove what runs that were killed had not written to the end; safe only while no other run writes here."""
+    settle(folder)
+    for name in (MODEL, TOKENIZER, STATE, RUN):
+        for left in folder.glob(f".{name}.*.tmp"):
+            left.unlink()
+
+
 @contextlib.contextmanager
 def claimed(target: Path, folder: bool) -> Iterator[None]:
     """Hold the place of what a run will write, a folder or a file, so that no other run writes there meanwhile.
@@ -90,6 +98,8 @@ def claimed(target: Path, folder: bool) -> Iterator[None]:
         with (home / lock).open("ab") as file:
             if not try_lock(file):
                 raise InvalidArgumentError(f"another run is writing {target}; wait for it, or name another place")
+            if folder:
+                _sweep(home)
             try:
                 yield
             finally:

@@ -64,7 +64,6 @@ async def run(arguments: argparse.Namespace) -> None:
 
 
 async def _run(arguments: argparse.Namespace, out: Path) -> None:
-    folder.settle(out)
     settings = _resumed(arguments) if arguments.resume else _fresh(arguments)
     backend = await open_backend(arguments)
     texts = folder.read_texts(settings["texts"])

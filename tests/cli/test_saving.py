@@ -103,6 +103,8 @@ def test_two_runs_do_not_write_to_one_place(text: Path, tmp_path: Path, capsys: 
     lora = tmp_path / "a.lora"
     with claimed(lora, folder=False), pytest.raises(InvalidArgumentError, match="another run"), claimed(lora, False):
         pass
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / ".model.evl0.0123abcd.tmp").write_text("of a run that was killed")
     assert cli("train", text, "-o", tmp_path / "m", *SMALL) == 0
     assert sorted(p.name for p in (tmp_path / "m").iterdir()) == sorted(
         (folder.MODEL, folder.TOKENIZER, folder.STATE, folder.RUN)
