@@ -89,7 +89,8 @@ def run_test(path: str, **settings: int | str) -> bool:
     import pytest
 
     os.environ |= {name: str(value) for name, value in settings.items()}
-    return pytest.main(["-q", "-p", "no:cacheprovider", str(ROOT / path)]) == 0
+    longer = ("-o", "faulthandler_timeout=0")  # than a test of `make test` may take
+    return pytest.main(["-q", "-p", "no:cacheprovider", *longer, str(ROOT / path)]) == 0
 
 
 # ── files ────────────────────────────────────────────────────────────────────
