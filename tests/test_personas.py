@@ -211,6 +211,25 @@ async def test_three_sides_write_what_each_writes_alone() -> None:
     assert sides["second"] == await written(made, adapter="Loud")
 
 
+async def test_only_the_end_of_a_huge_text_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = await personas()
+    session = made.library.session
+    assert session.current is not None
+    read: list[int] = []
+    encode = session.current.tokenizer.encode
+
+    def counted(text: str) -> list[int]:
+        read.append(len(text))
+        return encode(text)
+
+    monkeypatch.setattr(session.current.tokenizer, "encode", counted)
+    long = "It was the best of times. " * 2000
+    text = "".join([p async for p in session.stream(long, {"max_new_tokens": 8})])
+    assert text == "".join([p async for p in session.stream(long[-20_000:], {"max_new_tokens": 8})])
+    await session.token_shares(long, None)
+    assert read == [20_000] * 3
+
+
 async def test_backup_wipe_and_restore() -> None:
     made = await personas()
     text = await written(made)

@@ -13,6 +13,8 @@ from evermind_web.generation import GenerationConfig
 from evermind_web.language_model import LanguageModel
 from evermind_web.tokenizer import BPETokenizer, StreamDecoder
 
+# Characters of a text that are read, its end: far more than any model of the page sees, and encoded within a second.
+MAX_READ = 20_000
 # A view of tokens is for looking at: more of them only take time.
 MAX_SHOWN_TOKENS = 256
 ALTERNATIVES = 5
@@ -27,7 +29,7 @@ async def pieces(
     writer: LanguageModel, tokenizer: BPETokenizer, prompt: str, config: GenerationConfig, stopping: Callable[[], bool]
 ) -> AsyncIterator[str]:
     """The text that continues `prompt`, each piece as soon as its characters are whole, until `stopping()`."""
-    ids = tokenizer.encode(prompt) or begin(tokenizer)
+    ids = tokenizer.encode(prompt[-MAX_READ:]) or begin(tokenizer)
     decoder = StreamDecoder(tokenizer, skip_special_tokens=True)
     # Both return generators, which have to be closed when the loop is left early.
     stream = cast(AsyncGenerator[int, None], writer.stream_async(ids, **asdict(config)))
@@ -46,7 +48,7 @@ async def pieces(
 
 async def token_shares(writer: LanguageModel, tokenizer: BPETokenizer, text: str) -> list[dict[str, Any]]:
     """The last tokens of `text`: {text, p, others: [[text, p], …]}, p the probability that the model gave it there."""
-    ids = [*begin(tokenizer), *tokenizer.encode(text)][-MAX_SHOWN_TOKENS - 1 :]
+    ids = [*begin(tokenizer), *tokenizer.encode(text[-MAX_READ:])][-MAX_SHOWN_TOKENS - 1 :]
     logits = await writer.forward_async(ids)
     shares = np.exp(logits - logits.max(axis=1, keepdims=True))
     shares /= shares.sum(axis=1, keepdims=True)

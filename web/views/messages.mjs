@@ -1,6 +1,7 @@
 // The two message boxes at the foot of the page: errors, and notices with an optional button, Undo most often.
 
 import { part, query, sentence } from "./dom.mjs";
+import * as format from "./format.mjs";
 
 const NOTICE_MS = 12_000;
 let timer = 0;
@@ -32,6 +33,23 @@ export function showNotice(text, action = null) {
   open("notice", text);
   clearTimeout(timer);
   timer = setTimeout(() => (part("notice", HTMLElement).hidden = true), NOTICE_MS);
+}
+
+/**
+ * Let a box take so many characters: a browser lays out all it holds at each key. Says so where it cuts off what is pasted.
+ * @param {HTMLTextAreaElement} box @param {number} most
+ */
+export function limit(box, most) {
+  box.maxLength = most;
+  box.addEventListener("paste", ({ clipboardData }) => {
+    const room = most - box.value.length + (box.selectionEnd - box.selectionStart);
+    if ((clipboardData?.getData("text").length ?? 0) > room) showCut(most);
+  });
+}
+
+/** @param {number} most */
+export function showCut(most) {
+  showNotice(`That is long: the first ${format.integer(most)} characters are used.`);
 }
 
 /** @param {"error" | "notice"} id @param {string} text */

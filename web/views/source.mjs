@@ -3,7 +3,7 @@
 import { proseOf } from "../documents.mjs";
 import { make, part, query } from "./dom.mjs";
 import * as format from "./format.mjs";
-import { clearError, showError, showErrors, showNotice } from "./messages.mjs";
+import { clearError, limit, showCut, showError, showErrors } from "./messages.mjs";
 
 // What a text box still handles well; training reads at most this much of a text anyway.
 const MAX_SHOWN = 1_000_000;
@@ -30,7 +30,7 @@ export function createSource(ids, sample, readText, onSample = () => {}) {
     box.value = text.slice(0, MAX_SHOWN);
     box.scrollTop = 0;
     update();
-    if (text.length > MAX_SHOWN) showNotice(`That is long: the first ${format.integer(MAX_SHOWN)} characters are used.`);
+    if (text.length > MAX_SHOWN) showCut(MAX_SHOWN);
   }
 
   const title = () => (pieces.length > 1 ? `${pieces.length} files` : (pieces[0]?.title ?? ""));
@@ -71,6 +71,7 @@ export function createSource(ids, sample, readText, onSample = () => {}) {
     show();
   }
 
+  limit(box, MAX_SHOWN);
   box.addEventListener("input", () => {
     pieces = [];
     update();

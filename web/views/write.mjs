@@ -5,7 +5,7 @@
 
 import { make, part } from "./dom.mjs";
 import * as format from "./format.mjs";
-import { clearError, showError, showNotice } from "./messages.mjs";
+import { clearError, limit, showError, showNotice } from "./messages.mjs";
 import { createSampling, readSampling } from "./sampling.mjs";
 
 /** @typedef {import("../evermind.mjs").Evermind} Evermind */
@@ -76,9 +76,13 @@ export function writerOf({ mix, activeAdapter }) {
   return mixed.join(" + ") || (activeAdapter ?? "the model alone");
 }
 
+// More than anybody writes in a box; the model reads the end of it.
+const MAX_WRITTEN = 200_000;
+
 function createEditor() {
   const box = part("prompt", HTMLTextAreaElement);
   const mirror = part("output", HTMLElement);
+  limit(box, MAX_WRITTEN);
   const given = make("span", { class: "given" });
   given.setAttribute("aria-hidden", "true"); // the text area has it
   const added = document.createTextNode("");
