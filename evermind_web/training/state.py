@@ -48,7 +48,7 @@ def write_state(state: TrainingState) -> bytes:
         "scaler": state.scaler,
         "position": asdict(state.position),
         "seed": state.seed,
-        "best": {"loss": state.best.loss if state.best.step else None, "step": state.best.step}
+        "best": {"loss": state.best.loss if math.isfinite(state.best.loss) else None, "step": state.best.step}
         | {"without_gain": state.best.without_gain},
         "crc32": {name: crc32(np.asarray(vector, "<f4").tobytes()) for name, vector in state.vectors.items()},
     }
