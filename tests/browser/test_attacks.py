@@ -64,6 +64,14 @@ async def test_start_pressed_twice_and_a_file_that_lies(page: Page, tmp_path: Pa
     await story.ready()
     await story.load("Evil")
 
+    # Each pressed twice: deleted once, and back once.
+    await story.item("Evil").get_by_test_id("delete").dblclick()
+    await expect(story.part("notice")).to_contain_text("Deleted Evil")
+    await page.evaluate(TWICE.replace("train-start", "undo"))
+    await expect(story.item("Evil")).to_be_visible()
+    await expect(story.part("saved-item")).to_have_count(2)
+    await expect(story.part("error")).to_be_hidden()
+
 
 async def test_nothing_stands_under_the_name_of_somebody_else(page: Page) -> None:
     story = StoryPage(page)

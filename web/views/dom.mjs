@@ -26,6 +26,20 @@ export function make(tag, { text, class: className, testid } = {}, ...children) 
   return element;
 }
 
+/** Do something at a press; a second one before it is done does nothing. @param {HTMLElement} button @param {() => unknown} action */
+export function onPress(button, action) {
+  let runs = false;
+  button.addEventListener("click", async () => {
+    if (runs) return;
+    runs = true;
+    try {
+      await action();
+    } finally {
+      runs = false;
+    }
+  });
+}
+
 /** What went wrong, as a sentence; a file name at its start keeps its case. @param {unknown} error */
 export function sentence(error) {
   const text = error instanceof Error ? error.message : String(error);

@@ -28,6 +28,7 @@ export function showNotice(text, action = null) {
   button.textContent = label;
   button.onclick = () => {
     part("notice", HTMLElement).hidden = true;
+    button.onclick = null; // once
     act?.();
   };
   open("notice", text);

@@ -1,6 +1,6 @@
 // The personas of the model in memory: what each learned from and how well, and what can be done with it; mixing two.
 
-import { ask, make, part, query } from "./dom.mjs";
+import { ask, make, onPress, part, query } from "./dom.mjs";
 import * as format from "./format.mjs";
 import { clearError, showError, showNotice } from "./messages.mjs";
 import { download } from "./record.mjs";
@@ -85,7 +85,7 @@ export function createPersonas(em, studio, store, record, actions, refresh) {
       made.disabled = store.get().busy !== "" || (needsSaved && !saved);
       if (needsSaved && !saved) made.title = "Save the model in step 4 first";
       made.setAttribute("aria-label", `${text}: ${name}`);
-      made.addEventListener("click", () => void act(async () => action()));
+      onPress(made, () => act(async () => action()));
       return made;
     };
     const title = make("p", { class: "name" }, make("span", { text: name }));

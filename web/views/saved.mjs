@@ -1,6 +1,6 @@
 // Step 4: what is kept in this browser, and files in and out.
 
-import { ask, make, part, query, sentence } from "./dom.mjs";
+import { ask, make, onPress, part, query, sentence } from "./dom.mjs";
 import * as format from "./format.mjs";
 import { clearError, showError, showErrors, showNotice } from "./messages.mjs";
 import { download } from "./record.mjs";
@@ -134,13 +134,13 @@ function row(item, actions, busy, current) {
   const kind = item.kind === "base" ? "Model with its tokenizer" : `Adapter of ${format.name(item.base) || "a model that is not here: bring it back to use this one"}`;
   const details = [kind, format.size(item.bytes), format.date(item.modified)];
   if (item.training.lossAfter) details.push(`loss ${item.training.lossAfter.toFixed(2)}`);
-  /** @param {string} text @param {string} testid @param {(item: SavedItem) => void} action */
+  /** @param {string} text @param {string} testid @param {(item: SavedItem) => Promise<void>} action */
   const button = (text, testid, action) => {
     const made = make("button", { text, testid });
     made.type = "button";
     made.disabled = busy && testid === "load";
     made.setAttribute("aria-label", `${text} ${item.name}`);
-    made.addEventListener("click", () => action(item));
+    onPress(made, () => action(item));
     return made;
   };
   const title = make("p", { class: "name" }, make("span", { text: item.name }));
