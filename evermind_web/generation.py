@@ -90,8 +90,13 @@ class GenerationConfig:
         return vector
 
     def check_ids(self, vocab_size: int) -> None:
-        """InvalidArgumentError naming a token id of logit_bias or of the stop tokens that is outside the vocabulary."""
-        for name, ids in (("logit_bias", self.logit_bias), ("stop_tokens", self.stops)):
+        """InvalidArgumentError naming a token id of logit_bias or stop_tokens that is outside the vocabulary.
+
+        `stop_token` may be too large: in the reference one that never comes stands for none.
+        """
+        if self.stop_token is not None and self.stop_token < 0:
+            raise InvalidArgumentError(f"stop_token: token id {self.stop_token} outside vocab 0..{vocab_size - 1}")
+        for name, ids in (("logit_bias", self.logit_bias), ("stop_tokens", self.stop_tokens)):
             for token in ids:
                 if not 0 <= token < vocab_size:
                     raise InvalidArgumentError(f"{name}: token id {token} outside vocab 0..{vocab_size - 1}")

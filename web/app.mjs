@@ -71,7 +71,7 @@ addEventListener("beforeunload", (event) => {
 /** @type {Record<string, string>} */
 const STATUS = {
   train: "Learning your text…",
-  personalize: "Learning the second text…",
+  personalize: "Learning the persona’s text…",
   write: "Writing…",
   compare: "Writing twice…",
   load: "Loading…",

@@ -90,7 +90,7 @@ GENERATION: dict[str, list[Any]] = {
     "repetition_penalty": [*NO_NUMBER, 0, math.inf],
     **each(("frequency_penalty", "presence_penalty"), [*NO_NUMBER, math.inf]),
     "logit_bias": [[1], 5, None, "ab", {"a": 1.0}, {1: "a"}, {1: math.nan}, {1: math.inf}, {1.5: 1.0}, {-1: 1.0}],
-    "stop_token": ["a", 1.5, [1], True, -1, VOCAB],
+    "stop_token": ["a", 1.5, [1], True, -1],
     "stop_tokens": [5, "ab", None, [1.5], ["a"], {}, [-1], [VOCAB]],
 }
 TRAINING: dict[str, list[Any]] = {

@@ -102,7 +102,7 @@ export function createPersonalize(em, studio, store, record, refresh) {
     if (session && !hadBackend) length.value = session.backend === "numpy" ? "quick" : "normal"; // seconds on a GPU
     hadBackend = Boolean(session);
     const hasModel = Boolean(session?.model);
-    if (hasModel !== hadModel) run.say(hasModel ? "No second text learned yet." : "Needs a model: teach or load one first.");
+    if (hasModel !== hadModel) run.say(hasModel ? "No persona learned yet." : "Needs a model: teach or load one first.");
     hadModel = hasModel;
   });
   createCompare(em, store, () => chosen); // after the above, which says what is chosen

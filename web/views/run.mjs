@@ -132,7 +132,8 @@ function summary(r) {
   const took = `${format.integer(r.steps)} ${r.steps === 1 ? "step" : "steps"} in ${format.duration(r.seconds)}`;
   const gain = `Loss on text it has not seen: ${r.lossBefore.toFixed(2)} → ${r.lossAfter.toFixed(2)}`;
   const reference = `(guessing by frequency: ${r.unigram.toFixed(2)})`;
-  return `${r.stopped ? "Stopped and kept" : "Done"}: ${took}. ${gain} ${reference}.`;
+  const worse = r.lossAfter > r.lossBefore ? " It got worse there: the text is too short for so many steps. Give it a longer one." : "";
+  return `${r.stopped ? "Stopped and kept" : "Done"}: ${took}. ${gain} ${reference}.${worse}`;
 }
 
 /** @param {TrainingResult} r */

@@ -17,7 +17,7 @@ STEPS = int(os.environ.get("EVERMIND_LONG_STEPS") or 100)
 TEXTS = int(os.environ.get("EVERMIND_LONG_TEXTS") or 20)
 FIGURES = os.environ.get("EVERMIND_LONG_FIGURES")
 PIECE = 500  # steps of one call into the page
-BYTES_A_STEP = 100  # that a heap may grow; one object that is kept a step would be more
+BYTES_A_STEP = 1000  # that a heap may grow: WebAssembly memory grows by a fifth at once, which 12,000 steps must hide
 
 SETUP = """
 import sys, asyncio, gc
