@@ -10,6 +10,7 @@ import json
 import struct
 import zipfile
 import zlib
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -21,9 +22,10 @@ from evermind_web.errors import EvermindError, FormatError, InvalidArgumentError
 from evermind_web.formats import evl0, lmbc, moe0
 from evermind_web.formats import safetensors_io as safetensors
 from evermind_web.interop.package import EvermindModelPackage
-from evermind_web.session import container
+from evermind_web.session import container, stored_zip
 from evermind_web.session.model_set import read_tokenizer
 from evermind_web.store import MemoryStore, SaveItem
+from evermind_web.store.backup import read_backup
 from tests.faults import mutation, parsers
 from tests.faults.fuzz import Tally, attack, run, watching
 from tests.faults.parsers import PARSERS, Parser
@@ -201,3 +203,12 @@ def test_zip_entries_that_share_their_bytes_are_refused() -> None:
     assert zlib.crc32(first)  # the directory was found
     with pytest.raises(FormatError):
         container.unpack(data[:directory] + listed + tail, "file.zip")
+
+
+@pytest.mark.parametrize("read", [lambda data: stored_zip.read(data, "the file"), read_backup])
+def test_an_encrypted_zip_is_refused(read: Any) -> None:
+    data = bytearray(stored_zip.write({"manifest.json": b"{}"}))
+    data[6] |= 1  # the flag of the member,
+    data[data.index(b"PK\x01\x02") + 8] |= 1  # and in the directory
+    with pytest.raises(FormatError, match="encrypted"):
+        read(bytes(data))

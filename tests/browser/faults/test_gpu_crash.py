@@ -46,13 +46,12 @@ WRITE = f"""async (count) => {{
 }}"""
 
 
-async def crash_during(page: Page, cdp: CDPSession, script: str, count: int, delay: float) -> dict[str, Any]:
-    """Start `script`, wait until it is at work, then let the GPU process crash after `delay` seconds."""
+async def crash_during(page: Page, cdp: CDPSession, script: str, count: int, moment: int) -> dict[str, Any]:
+    """Start `script`, wait until it has done `moment` steps or pieces, then let the GPU process crash."""
     await page.evaluate("globalThis.at = 0")
     work = asyncio.create_task(page.evaluate(script, count))
-    while not await page.evaluate("globalThis.at"):  # noqa: ASYNC110 - the page has no other way to say it
+    while await page.evaluate("globalThis.at") < moment:  # noqa: ASYNC110 - the page has no other way to say it
         await asyncio.sleep(0.01)
-    await asyncio.sleep(delay)
     with suppress(Error, TimeoutError):  # the browser may not answer any more
         await asyncio.wait_for(cdp.send("Browser.crashGpuProcess"), 5)
     found: dict[str, Any] = await asyncio.wait_for(work, 120)
@@ -73,20 +72,20 @@ async def test_gp6_a_crash_of_the_gpu_process_costs_no_bit_and_the_second_ends_o
         text = await page.evaluate(WRITE, 10)
         assert (expected["backend"], expected["notices"], text["error"]) == ("webgpu", [], "")
 
-        delay = source.uniform(0, 0.6 * expected["seconds"])
+        moment = source.randrange(1, STEPS // 2)
         if number % 2 == 0:
-            found = await crash_during(page, cdp, LEARN, STEPS, delay)
+            found = await crash_during(page, cdp, LEARN, STEPS, moment)
             assert found["loss"] == expected["loss"], "the same bits as without the crash"
             assert len(found["notices"]) == 1
             assert "Learning goes on from there with WebGPU" in found["notices"][0]
         else:
-            found = await crash_during(page, cdp, WRITE, 2000, delay / 10)
+            found = await crash_during(page, cdp, WRITE, 2000, moment)
             assert "the model is as it was before" in found["error"]
         assert found["backend"] == "webgpu"
         assert await page.evaluate(WRITE, 10) == text
 
         # This browser gives no adapter any more, and the page says so and goes on.
-        found = await crash_during(page, cdp, LEARN, STEPS, delay)
+        found = await crash_during(page, cdp, LEARN, STEPS, moment)
         assert await page.evaluate("navigator.gpu.requestAdapter()") is None
         assert found["loss"] == pytest.approx(expected["loss"], rel=1e-3)
         assert "Learning goes on from there with NumPy" in found["notices"][0]
