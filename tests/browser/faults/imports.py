@@ -23,6 +23,7 @@ from evermind_web import errors
 from evermind_web.formats import lora_blob
 from evermind_web.lora import LoraConfig, peft_io
 from evermind_web.session import container, stored_zip
+from evermind_web.session.arrivals import content_name
 from evermind_web.store import MemoryStore, SaveItem, export_all
 from tests.faults import mutation, parsers
 from tests.faults.mutation import Mutator, blind, words
@@ -143,7 +144,10 @@ def _exports() -> list[bytes]:
 def _backup() -> list[bytes]:
     async def filled() -> bytes:
         store = MemoryStore()
-        items = [SaveItem("base", _checkpoint(), "base", _model().fingerprint()), SaveItem("t", b"text", "text")]
+        items = [
+            SaveItem("base", _checkpoint(), "base", _model().fingerprint()),
+            SaveItem(content_name("text", b"text"), b"text", "text"),
+        ]
         await store.save_many(items)
         return await export_all(store)
 
