@@ -34,4 +34,5 @@ async def test_ten_personas_made_and_deleted_leave_no_memory_behind(page: Page) 
             used[cycle] = {"page": await heaps.page(), "worker": await heaps.worker(), "wasm": python}
     print(used)
     for name, second in used[2].items():
-        assert used[CYCLES][name] <= second * 1.03, (name, used)
+        bound = 1.21 if name == "wasm" else 1.03  # WebAssembly memory grows by a fifth at once, if at all
+        assert used[CYCLES][name] <= second * bound, (name, used)

@@ -29,7 +29,9 @@ export function make(tag, { text, class: className, testid } = {}, ...children) 
 /** Do something at a press; a second one before it is done does nothing. @param {HTMLElement} button @param {() => unknown} action */
 export function onPress(button, action) {
   let runs = false;
-  button.addEventListener("click", async () => {
+  button.addEventListener("click", async ({ detail }) => {
+    if (detail > 1) return; // of a double click: it may have landed on the row that moved up
+
     if (runs) return;
     runs = true;
     try {
