@@ -125,9 +125,8 @@ async function start() {
   });
   showBackend(evermind.info);
   query("#about", HTMLElement).textContent = `Evermind ${evermind.info.version}. Python, WebAssembly and WebGPU in this page.`;
-  const [{ notice, survivesReload }] = await Promise.all([evermind.storage(), saved.refresh(), first.offer()]);
+  await Promise.all([saved.refresh(), first.offer()]);
   query("#boot-bar", HTMLElement).hidden = true;
-  if (notice && survivesReload) showNotice(sentence(notice)); // that things are gone is not to be overlooked
   store.set({ session: evermind.info, ready: true });
   void workOffline(() => !store.get().busy && !hasUnsaved(store));
   saved.checkRemembered();

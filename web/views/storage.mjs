@@ -1,6 +1,6 @@
 // What this browser keeps and how much room that takes; one file for everything, and away with everything.
 
-import { agree, make, part } from "./dom.mjs";
+import { agree, make, part, sentence } from "./dom.mjs";
 import * as format from "./format.mjs";
 import { showNotice } from "./messages.mjs";
 import { download } from "./record.mjs";
@@ -59,9 +59,13 @@ export async function bringBack(studio, kept, name) {
   if (now !== name) showNotice(`Something else is called ${name} by now: it came back as ${now}.`);
 }
 
+let told = ""; // what the person was told of a store that was lost
+
 /** @param {Evermind} em @param {SavedItem[]} saved */
 export async function showStorage(em, saved) {
   const { used, quota, survivesReload, notice } = await em.storage();
+  if (notice && survivesReload && notice !== told) showNotice(sentence(notice)); // that things are gone is not to be overlooked
+  told = notice;
   const persisted = (await navigator.storage?.persisted?.()) ?? false;
   const kept = persisted ? "The browser promised to keep it." : "The browser may drop it when space runs low.";
   const room = quota ? `${format.size(used)} of ${format.size(quota)} used in this browser.` : "";

@@ -48,8 +48,8 @@ class _Sizes:
         return ceil_div(self.n, side) + min(routed, ceil_div(routed, side) + self.e)
 
 
-def _lanes() -> int:
-    return 1 if tiles.software else _LANES
+def _lanes(few: bool = False) -> int:
+    return 1 if tiles.software else 2 * _LANES if few else _LANES
 
 
 @plans("moe_fwd")
@@ -104,7 +104,7 @@ def moe_bwd(shapes: Shapes, scalars: tuple[int, ...]) -> Plan:
     column_sums = across * (back if tiles.software else 1)
     parts = at.shared_parts()
     uniform = at.uniform(column_sums, parts)
-    lanes = _lanes() * (2 if at.n <= _FEW_ROWS and not tiles.software else 1)
+    lanes = _lanes(at.n <= _FEW_ROWS)
     width = tile_width(at.h, at.d, 2 * (at.e + 1))
     tiles_h, tiles_d = ceil_div(at.h, 4 * width), ceil_div(at.d, 4 * width)
     blocks = 2 * tiles_h * tiles_d + tiles_h + tiles_d
