@@ -10,20 +10,26 @@ from contextlib import suppress
 from typing import Any
 
 from evermind_web.errors import (
-    ConfigMismatchError,
     EvermindError,
     FormatError,
     InvalidArgumentError,
     RecordNotFoundError,
     StorageError,
 )
-from evermind_web.formats.evl0 import read_evl0
 from evermind_web.session import adapter_file, container
-from evermind_web.session.arrivals import TEXT_PREFIX, arrivals, check_free, content_name, free_name
+from evermind_web.session.arrivals import TEXT_PREFIX, arrivals, check_free, free_name
 from evermind_web.session.container import MODEL, TOKENIZER, Package
 from evermind_web.session.core import NO_MODEL, Session, check_name
 from evermind_web.session.metadata import training_of
-from evermind_web.session.model_set import Adapter, ModelSet, fingerprint_of, read_tokenizer
+from evermind_web.session.model_set import Adapter, ModelSet
+from evermind_web.session.records import (
+    adapter_items,
+    base_for,
+    base_items,
+    imported_base,
+    is_tokenizer,
+    others_in_memory,
+)
 from evermind_web.store import Record, SaveItem, Store
 from evermind_web.store.backup import export_all, read_backup
 
@@ -80,7 +86,7 @@ class Library:
             check_free(known, adapter.name, "adapter", current.fingerprint)
             if adapter.name == name:
                 raise InvalidArgumentError(f"An adapter is called “{name}” already. Choose another name for the model.")
-        items = _base_items(name, current.checkpoint, current.tokenizer.to_str().encode(), current.metadata)
+        items = base_items(name, current.checkpoint, current.tokenizer.to_str().encode(), current.metadata)
         for adapter in current.adapters.values():
             items += adapter_items(adapter, current.fingerprint)
         await self.store.save_many(items, replace=True)
@@ -202,7 +208,7 @@ class Library:
         record = records.pop(name, None)
         tokenizer = str(record.metadata.get("tokenizer", "")) if record is not None else ""
         # The tokenizer goes last: if this is cut short, one unused record stays, never a model without its tokenizer.
-        if _is_tokenizer(records.get(tokenizer)) and not any(
+        if is_tokenizer(records.get(tokenizer)) and not any(
             r.metadata.get("tokenizer") == tokenizer for r in records.values()
         ):
             await self.store.delete(tokenizer)
@@ -310,12 +316,12 @@ class Library:
         package = container.unpack(data, filename)
         known = {r.name: r for r in await self.store.list()}
         wanted = check_name(package.name[:80])
-        name, notice = free_name(known.keys() | self._other_adapters(package, wanted), wanted), ""
+        name, notice = free_name(known.keys() | others_in_memory(package, wanted, self.session.current), wanted), ""
         training = training_of(package.metadata)
         if package.kind == "base":
-            items = self._imported_base(name, package, tokenizer, training)
+            items = imported_base(name, package, tokenizer, training)
         elif package.kind == "adapter":
-            fingerprint, notice = self._base_for(package, known)
+            fingerprint, notice = base_for(package, known, self.session.current)
             data = adapter_file.of_members(package.files)
             items = [SaveItem(name, data, "adapter", fingerprint, {"training": training})]
         else:
@@ -324,12 +330,6 @@ class Library:
         await self.store.save_many([item for item in items if item.kind != "tokenizer" or item.name not in known])
         self._note_imported(name, package, items[-1].base_fingerprint)
         return {"name": name, "kind": package.kind, "notice": notice, "session": self.session.describe()}
-
-    def _other_adapters(self, package: Package, name: str) -> set[str]:
-        """Names of adapters in memory that an imported file must not take; its own place it may take again."""
-        live = self.session.current.adapters if self.session.current is not None else {}
-        own = name in live and package.kind == "adapter" and adapter_file.of_members(package.files) == live[name].data
-        return set(live) - ({name} if own else set())
 
     def _note_imported(self, name: str, package: Package, fingerprint: str) -> None:
         """If what was imported belongs to the model in memory, that model has it now, saved."""
@@ -344,64 +344,7 @@ class Library:
             training = training_of(package.metadata)
             current.adapters[name] = Adapter(name, adapter_file.of_members(package.files), training, saved=True)
 
-    def _imported_base(
-        self, name: str, package: Package, tokenizer: bytes | None, training: dict[str, Any]
-    ) -> list[SaveItem]:
-        codec = tokenizer if tokenizer is not None else package.files.get(TOKENIZER)
-        if codec is None:
-            raise FormatError(
-                f"“{name}” has no tokenizer in it. Choose its tokenizer.json and the checkpoint together."
-            )
-        config, _ = read_evl0(package.files[MODEL])
-        size = read_tokenizer(codec).vocab_size
-        if size != config.vocab_size:
-            raise ConfigMismatchError(
-                f"this tokenizer does not belong to this model: it has {size} tokens, the model has "
-                f"{config.vocab_size}. Choose the tokenizer that was exported with the model."
-            )
-        return _base_items(name, package.files[MODEL], codec, training)
-
-    def _base_for(self, package: Package, known: dict[str, Record]) -> tuple[str, str]:
-        """(fingerprint of the base that an imported adapter belongs to, notice). Raises ConfigMismatchError."""
-        current, fingerprint = self.session.current, package.base_fingerprint
-        saved = any(r.kind == "base" and r.base_fingerprint == fingerprint for r in known.values())
-        if fingerprint and saved and (current is None or current.fingerprint != fingerprint):
-            return fingerprint, ""
-        if current is None:
-            raise EvermindError("Load or import the model that this adapter belongs to first.")
-        adapter_file.check(adapter_file.of_members(package.files), current.model.config)
-        if not fingerprint:
-            return current.fingerprint, "This file does not say which model it belongs to; only its shape was checked."
-        if fingerprint != current.fingerprint:
-            raise ConfigMismatchError(
-                f"this adapter belongs to another model (fingerprint {fingerprint[:12]}…, the model here has "
-                f"{current.fingerprint[:12]}…). Import or load the model that it was trained on first."
-            )
-        return fingerprint, ""
-
     def _require_model(self) -> ModelSet:
         if self.session.current is None:
             raise EvermindError(NO_MODEL)
         return self.session.current
-
-
-def _base_items(name: str, checkpoint: bytes, tokenizer: bytes, training: dict[str, Any]) -> list[SaveItem]:
-    """The records of a model: tokenizer first, so that no listing ever shows a base without it."""
-    codec = content_name("tokenizer", tokenizer)
-    return [
-        SaveItem(codec, tokenizer, "tokenizer", "", {}),
-        SaveItem(name, checkpoint, "base", fingerprint_of(checkpoint), {"tokenizer": codec, "training": training}),
-    ]
-
-
-def adapter_items(adapter: Adapter, fingerprint: str) -> list[SaveItem]:
-    """The records of an adapter: the texts that it learned from, as far as they are in memory, first."""
-    items = [
-        SaveItem(TEXT_PREFIX + identity, text.encode(), "text", fingerprint) for identity, text in adapter.texts.items()
-    ]
-    return [*items, SaveItem(adapter.name, adapter.data, "adapter", fingerprint, {"training": adapter.metadata})]
-
-
-def _is_tokenizer(record: Record | None) -> bool:
-    """A base from a file may claim that anything is its tokenizer."""
-    return record is not None and record.kind == "tokenizer"
