@@ -1,5 +1,5 @@
 // head_logits: logits = x emb^T, for all rows or for a chunk of them; reference: backend/reference/head.py; test: tests/ops/test_head.py
-//#include four
+//#include within
 //#include matmul_tile
 
 struct Shape { first: u32, rows: u32, d: u32, v: u32 } // rows first..first+rows-1 of x
@@ -11,9 +11,9 @@ struct Shape { first: u32, rows: u32, d: u32, v: u32 } // rows first..first+rows
 
 struct Tile { a_by_depth: bool, b_by_depth: bool, row: u32, column: u32 }
 
-fn place_a(tile: Tile, row: u32) -> vec4<u32> { return (shape.first + four_of(tile.row + row, shape.rows)) * shape.d; }
+fn place_a(tile: Tile, rows: vec4<u32>) -> vec4<u32> { return (shape.first + within(tile.row + rows, shape.rows)) * shape.d; }
 fn fetch_a(tile: Tile, at: vec4<u32>, c: u32) -> vec4<f32> { return vec4<f32>(x[at.x + c], x[at.y + c], x[at.z + c], x[at.w + c]); }
-fn place_b(tile: Tile, column: u32) -> vec4<u32> { return four_of(tile.column + column, shape.v) * shape.d; }
+fn place_b(tile: Tile, columns: vec4<u32>) -> vec4<u32> { return within(tile.column + columns, shape.v) * shape.d; }
 fn fetch_b(tile: Tile, at: vec4<u32>, c: u32) -> vec4<f32> {
     return vec4<f32>(emb[at.x + c], emb[at.y + c], emb[at.z + c], emb[at.w + c]);
 }
@@ -24,8 +24,8 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_id) thre
     var sums = tile_product(tile, thread, 0u, shape.d);
     for (var i = 0u; i < 4u; i++) {
         for (var j = 0u; j < 4u; j++) {
-            let row = tile.row + 4u * thread.y + i;
-            let column = tile.column + 4u * thread.x + j;
+            let row = tile.row + nth(thread.y, i);
+            let column = tile.column + nth(thread.x, j);
             if (holds_row(thread, i) && row < shape.rows && column < shape.v) { logits[row * shape.v + column] = sums[i][j]; }
         }
     }

@@ -1,7 +1,7 @@
 // head_xent_bwd: demb += d^T x, dx = d emb in parts, and the loss, for a chunk of rows; reference: backend/reference/head.py; test: tests/ops/test_head.py
 // Along x of the grid: tiles of dx for each part of the vocabulary (a long sum cut up, added in order by head_xent_dx),
 // then tiles of demb, then, with the last chunk, one workgroup that adds up the loss.
-//#include four
+//#include within
 //#include matmul_tile
 //#include loss_sum
 
@@ -28,15 +28,15 @@ fn if_scored(local: u32, values: vec4<f32>) -> vec4<f32> {
 
 struct Tile { a_by_depth: bool, b_by_depth: bool, for_x: bool, row: u32, column: u32 }
 
-fn place_a(tile: Tile, row: u32) -> vec4<u32> {
-    if (tile.for_x) { return four_of(tile.row + row, shape.rows) * shape.v; }
-    return four_of(tile.row + row, shape.v);
+fn place_a(tile: Tile, rows: vec4<u32>) -> vec4<u32> {
+    if (tile.for_x) { return within(tile.row + rows, shape.rows) * shape.v; }
+    return within(tile.row + rows, shape.v);
 }
 fn fetch_a(tile: Tile, place: vec4<u32>, depth: u32) -> vec4<f32> {
     let at = place + depth * select(shape.v, 1u, tile.for_x);
     return vec4<f32>(d[at.x], d[at.y], d[at.z], d[at.w]);
 }
-fn place_b(tile: Tile, column: u32) -> vec4<u32> { return four_of(tile.column + column, shape.d); }
+fn place_b(tile: Tile, columns: vec4<u32>) -> vec4<u32> { return within(tile.column + columns, shape.d); }
 fn fetch_b(tile: Tile, column: vec4<u32>, depth: u32) -> vec4<f32> {
     if (tile.for_x) {
         let at = depth * shape.d + column;
@@ -61,11 +61,11 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(num_workgroups) groups: v
         let last = min((part + 1u) * shape.part, shape.v);
         var sums = tile_product(tile, thread, min(part * shape.part, last), last);
         for (var i = 0u; i < 4u; i++) {
-            let row = tile.row + 4u * thread.y + i;
+            let row = tile.row + nth(thread.y, i);
             if (!holds_row(thread, i) || row >= shape.rows) { continue; }
             let values = if_scored(row, sums[i]);
             for (var j = 0u; j < 4u; j++) {
-                let column = tile.column + 4u * thread.x + j;
+                let column = tile.column + nth(thread.x, j);
                 if (column < shape.d) { dx[(shape.dx_first + part * shape.rows + row) * shape.d + column] = values[j]; }
             }
         }
@@ -77,8 +77,8 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(num_workgroups) groups: v
         var sums = tile_product(tile, thread, 0u, shape.rows);
         for (var i = 0u; i < 4u; i++) {
             for (var j = 0u; j < 4u; j++) {
-                let row = tile.row + 4u * thread.y + i;
-                let column = tile.column + 4u * thread.x + j;
+                let row = tile.row + nth(thread.y, i);
+                let column = tile.column + nth(thread.x, j);
                 if (holds_row(thread, i) && row < shape.v && column < shape.d) { demb[row * shape.d + column] += sums[i][j]; }
             }
         }

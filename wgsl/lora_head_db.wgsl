@@ -1,5 +1,5 @@
 // lora_head_xent_bwd: db += d^T u for a chunk of rows; reference: backend/reference/lora.py; test: tests/ops/test_lora.py
-//#include four
+//#include within
 //#include matmul_tile
 
 struct Shape { first: u32, rows: u32, r: u32, v: u32 } // rows first..first+rows-1 of u
@@ -14,12 +14,12 @@ const NOT_SCORED = 0x80000000u;
 
 struct Tile { a_by_depth: bool, b_by_depth: bool, row: u32, column: u32 }
 
-fn place_a(tile: Tile, row: u32) -> vec4<u32> { return four_of(tile.row + row, shape.v); }
+fn place_a(tile: Tile, rows: vec4<u32>) -> vec4<u32> { return within(tile.row + rows, shape.v); }
 fn fetch_a(tile: Tile, column: vec4<u32>, n: u32) -> vec4<f32> {
     let at = n * shape.v + column;
     return vec4<f32>(grad[at.x], grad[at.y], grad[at.z], grad[at.w]);
 }
-fn place_b(tile: Tile, column: u32) -> vec4<u32> { return four_of(tile.column + column, shape.r); }
+fn place_b(tile: Tile, columns: vec4<u32>) -> vec4<u32> { return within(tile.column + columns, shape.r); }
 fn fetch_b(tile: Tile, column: vec4<u32>, n: u32) -> vec4<f32> {
     let row = shape.first + n;
     let at = row * shape.r + column;
@@ -38,8 +38,8 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(num_workgroups) groups: v
     var sums = tile_product(tile, thread, 0u, shape.rows);
     for (var i = 0u; i < 4u; i++) {
         for (var j = 0u; j < 4u; j++) {
-            let row = tile.row + 4u * thread.y + i;
-            let column = tile.column + 4u * thread.x + j;
+            let row = tile.row + nth(thread.y, i);
+            let column = tile.column + nth(thread.x, j);
             if (holds_row(thread, i) && row < shape.v && column < shape.r) { db[row * shape.r + column] += sums[i][j]; }
         }
     }

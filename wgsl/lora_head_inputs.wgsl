@@ -1,6 +1,6 @@
 // lora_head_xent_bwd: (dx | du) = d (emb | b) for a chunk of rows, in parts of the vocabulary; reference: backend/reference/lora.py; test: tests/ops/test_lora.py
 // Columns 0..D-1 are dx, D..D+R-1 du. lora_head_split adds the parts in order.
-//#include four
+//#include within
 //#include matmul_tile
 //#include half_to_float
 //#include packed
@@ -16,11 +16,11 @@ struct Shape { rows: u32, d: u32, r: u32, v: u32, part: u32, block: u32 } // par
 
 struct Tile { a_by_depth: bool, b_by_depth: bool, row: u32, column: u32 }
 
-fn place_a(tile: Tile, row: u32) -> vec4<u32> { return four_of(tile.row + row, shape.rows) * shape.v; }
+fn place_a(tile: Tile, rows: vec4<u32>) -> vec4<u32> { return within(tile.row + rows, shape.rows) * shape.v; }
 fn fetch_a(tile: Tile, at: vec4<u32>, v: u32) -> vec4<f32> {
     return vec4<f32>(grad[at.x + v], grad[at.y + v], grad[at.z + v], grad[at.w + v]);
 }
-fn place_b(tile: Tile, column: u32) -> vec4<u32> { return four_of(tile.column + column, shape.d + shape.r); }
+fn place_b(tile: Tile, columns: vec4<u32>) -> vec4<u32> { return within(tile.column + columns, shape.d + shape.r); }
 fn value_b(v: u32, column: u32) -> f32 {
     if (column < shape.d) { return base_at(v * shape.d + column); }
     return b[v * shape.r + (column - shape.d)];
@@ -37,8 +37,8 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_id) thre
     var sums = tile_product(tile, thread, first, min(first + shape.part, shape.v));
     for (var i = 0u; i < 4u; i++) {
         for (var j = 0u; j < 4u; j++) {
-            let row = tile.row + 4u * thread.y + i;
-            let column = tile.column + 4u * thread.x + j;
+            let row = tile.row + nth(thread.y, i);
+            let column = tile.column + nth(thread.x, j);
             if (holds_row(thread, i) && row < shape.rows && column < width) {
                 partial[(id.z * shape.rows + row) * width + column] = sums[i][j];
             }

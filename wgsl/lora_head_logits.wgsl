@@ -1,6 +1,6 @@
 // lora_head_logits: logits = x emb^T + u b^T for a chunk of rows, emb plain or packed; reference: backend/reference/lora.py; test: tests/ops/test_lora.py
 // One product: the depths 0..D-1 are those of x and emb, D..D+R-1 those of u and b.
-//#include four
+//#include within
 //#include matmul_tile
 //#include half_to_float
 //#include packed
@@ -17,7 +17,7 @@ struct Shape { first: u32, rows: u32, d: u32, r: u32, v: u32, block: u32 } // ro
 
 struct Tile { a_by_depth: bool, b_by_depth: bool, row: u32, column: u32 }
 
-fn place_a(tile: Tile, row: u32) -> vec4<u32> { return shape.first + four_of(tile.row + row, shape.rows); }
+fn place_a(tile: Tile, rows: vec4<u32>) -> vec4<u32> { return shape.first + within(tile.row + rows, shape.rows); }
 fn fetch_a(tile: Tile, row: vec4<u32>, c: u32) -> vec4<f32> {
     if (c < shape.d) {
         let at = row * shape.d + c;
@@ -26,7 +26,7 @@ fn fetch_a(tile: Tile, row: vec4<u32>, c: u32) -> vec4<f32> {
     let at = row * shape.r + (c - shape.d);
     return vec4<f32>(u[at.x], u[at.y], u[at.z], u[at.w]);
 }
-fn place_b(tile: Tile, column: u32) -> vec4<u32> { return four_of(tile.column + column, shape.v); }
+fn place_b(tile: Tile, columns: vec4<u32>) -> vec4<u32> { return within(tile.column + columns, shape.v); }
 fn fetch_b(tile: Tile, row: vec4<u32>, c: u32) -> vec4<f32> {
     if (c < shape.d) { return four_base(row * shape.d + c); }
     let at = row * shape.r + (c - shape.d);
@@ -39,8 +39,8 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_id) thre
     var sums = tile_product(tile, thread, 0u, shape.d + shape.r);
     for (var i = 0u; i < 4u; i++) {
         for (var j = 0u; j < 4u; j++) {
-            let row = tile.row + 4u * thread.y + i;
-            let column = tile.column + 4u * thread.x + j;
+            let row = tile.row + nth(thread.y, i);
+            let column = tile.column + nth(thread.x, j);
             if (holds_row(thread, i) && row < shape.rows && column < shape.v) { logits[row * shape.v + column] = sums[i][j]; }
         }
     }

@@ -1,6 +1,6 @@
 // lora_outer: da += alpha * u^T drop(x), and da of lora_bwd, whose u is b and x is dw; reference: backend/reference/lora.py; test: tests/ops/test_lora.py
 // A long sum over N in parts: y of the grid. One part adds to da; several leave sums for sum_parts.
-//#include four
+//#include within
 //#include matmul_tile
 //#include noise
 //#include drop
@@ -16,12 +16,12 @@ struct Shape { n: u32, d: u32, r: u32, parts: u32, rows: u32 } // rows of one pa
 
 struct Tile { a_by_depth: bool, b_by_depth: bool, row: u32, column: u32 }
 
-fn place_a(tile: Tile, row: u32) -> vec4<u32> { return four_of(tile.row + row, shape.r); }
+fn place_a(tile: Tile, rows: vec4<u32>) -> vec4<u32> { return within(tile.row + rows, shape.r); }
 fn fetch_a(tile: Tile, at: vec4<u32>, n: u32) -> vec4<f32> {
     let i = n * shape.r + at;
     return vec4<f32>(u[i.x], u[i.y], u[i.z], u[i.w]);
 }
-fn place_b(tile: Tile, column: u32) -> vec4<u32> { return four_of(tile.column + column, shape.d); }
+fn place_b(tile: Tile, columns: vec4<u32>) -> vec4<u32> { return within(tile.column + columns, shape.d); }
 fn fetch_b(tile: Tile, at: vec4<u32>, n: u32) -> vec4<f32> {
     let i = n * shape.d + at;
     let keep = vec4<f32>(drop_factor(i.x), drop_factor(i.y), drop_factor(i.z), drop_factor(i.w));
@@ -37,8 +37,8 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_id) thre
     var sums = tile_product(tile, thread, first, min(first + shape.rows, shape.n));
     for (var i = 0u; i < 4u; i++) {
         for (var j = 0u; j < 4u; j++) {
-            let row = tile.row + 4u * thread.y + i;
-            let column = tile.column + 4u * thread.x + j;
+            let row = tile.row + nth(thread.y, i);
+            let column = tile.column + nth(thread.x, j);
             if (!holds_row(thread, i) || row >= shape.r || column >= shape.d) { continue; }
             let at = (id.y * shape.r + row) * shape.d + column;
             let value = alpha[0] * sums[i][j];

@@ -2,7 +2,7 @@
 // Inverts `pre = w1 x + b1`.
 //#include moe_params
 //#include moe_group
-//#include four
+//#include within
 //#include matmul_tile
 
 @group(0) @binding(0) var<storage, read> dpre: array<f32>;       // (N*(k+1), H)
@@ -14,12 +14,12 @@
 
 struct Tile { a_by_depth: bool, b_by_depth: bool, group: Group, column: u32 }
 
-fn place_a(tile: Tile, row: u32) -> vec4<u32> { return rows_of(tile.group, row) * moe.h; }
+fn place_a(tile: Tile, rows: vec4<u32>) -> vec4<u32> { return rows_of(tile.group, rows) * moe.h; }
 fn fetch_a(tile: Tile, at: vec4<u32>, h: u32) -> vec4<f32> {
     return vec4<f32>(dpre[at.x + h], dpre[at.y + h], dpre[at.z + h], dpre[at.w + h]);
 }
 
-fn place_b(tile: Tile, column: u32) -> vec4<u32> { return expert_at(tile.group.expert) + four_of(tile.column + column, moe.d); }
+fn place_b(tile: Tile, columns: vec4<u32>) -> vec4<u32> { return expert_at(tile.group.expert) + within(tile.column + columns, moe.d); }
 fn fetch_b(tile: Tile, start: vec4<u32>, h: u32) -> vec4<f32> {
     let at = start + h * moe.d;
     return vec4<f32>(weights[at.x], weights[at.y], weights[at.z], weights[at.w]);
@@ -34,9 +34,9 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_id) thre
     let rows = moe.n * moe.k * moe.column_sums;
     for (var i = 0u; i < 4u; i++) {
         for (var j = 0u; j < 4u; j++) {
-            let c = column + 4u * thread.x + j;
-            if (holds_row(thread, i) && 4u * thread.y + i < group.rows && c < moe.d) {
-                dx[rows + (group.row + 4u * thread.y + i) * moe.d + c] = sums[i][j];
+            let c = column + nth(thread.x, j);
+            if (holds_row(thread, i) && nth(thread.y, i) < group.rows && c < moe.d) {
+                dx[rows + (group.row + nth(thread.y, i)) * moe.d + c] = sums[i][j];
             }
         }
     }

@@ -6,7 +6,7 @@
 //#include moe_group
 //#include moe_gate
 //#include moe_parts
-//#include four
+//#include within
 //#include matmul_tile
 
 @group(0) @binding(0) var<storage, read> m: array<f32>;          // (N, D)
@@ -52,12 +52,12 @@ fn four_dy(row: u32, c: vec4<u32>) -> vec4<f32> {
 }
 
 // dw1 (H, D) = dpre^T m, dw2 (D, H) = (gate dy)^T hidden; the depth counts rows of the group.
-fn place_a(tile: Tile, row: u32) -> vec4<u32> { return four_of(tile.row + row, select(moe.d, moe.h, tile.part == W1)); }
+fn place_a(tile: Tile, rows: vec4<u32>) -> vec4<u32> { return within(tile.row + rows, select(moe.d, moe.h, tile.part == W1)); }
 fn fetch_a(tile: Tile, at: vec4<u32>, depth: u32) -> vec4<f32> {
     if (tile.part == W1) { return four_dpre(tile.group.row + depth, at); }
     return four_dy(tile.group.row + depth, at);
 }
-fn place_b(tile: Tile, column: u32) -> vec4<u32> { return four_of(tile.column + column, select(moe.h, moe.d, tile.part == W1)); }
+fn place_b(tile: Tile, columns: vec4<u32>) -> vec4<u32> { return within(tile.column + columns, select(moe.h, moe.d, tile.part == W1)); }
 fn fetch_b(tile: Tile, column: vec4<u32>, depth: u32) -> vec4<f32> {
     if (tile.part == W1) { return four_m(tile.group.row + depth, column); }
     let at = (tile.group.row + depth) * moe.h + column;
@@ -74,8 +74,8 @@ fn add_tile(group: Group, part: u32, number: u32, thread: vec3<u32>) {
     let start = select(moe.w2, 0u, part == W1);
     for (var i = 0u; i < 4u; i++) {
         for (var j = 0u; j < 4u; j++) {
-            let row = tile.row + 4u * thread.y + i;
-            let column = tile.column + 4u * thread.x + j;
+            let row = tile.row + nth(thread.y, i);
+            let column = tile.column + nth(thread.x, j);
             if (holds_row(thread, i) && row < rows && column < columns) { add(group.expert, start + row * columns + column, sums[i][j]); }
         }
     }
@@ -91,8 +91,8 @@ fn term(part: u32, row: u32, at: vec4<u32>) -> vec4<f32> {
 // Columns 4*W*number.. of a sum over the rows of the group: SLICES * W threads share the rows of four columns.
 fn add_columns(group: Group, part: u32, number: u32, thread: vec3<u32>) {
     let count = select(moe.d, moe.h, part == B1);
-    let column = 4u * (number * W + thread.x);
-    let at = four_of(column, count);
+    let columns = number * 4u * W + four(thread.x);
+    let at = within(columns, count);
     var sum = vec4<f32>();
     if (SHARED) {
         let share = thread.z * W + thread.y;
@@ -106,11 +106,12 @@ fn add_columns(group: Group, part: u32, number: u32, thread: vec3<u32>) {
         if (thread.y > 0u) { return; }
         for (var row = 0u; row < group.rows; row++) { sum += term(part, group.row + row, at); }
     }
-    for (var j = 0u; j < min(4u, max(count, column) - column); j++) {
+    for (var j = 0u; j < 4u; j++) {
+        if (columns[j] >= count) { continue; }
         if (part == WR) {
-            dW[(group.expert - 1u) * moe.d + column + j] += sum[j];
+            dW[(group.expert - 1u) * moe.d + columns[j]] += sum[j];
         } else {
-            add(group.expert, select(moe.b2, moe.b1, part == B1) + column + j, sum[j]);
+            add(group.expert, select(moe.b2, moe.b1, part == B1) + columns[j], sum[j]);
         }
     }
 }

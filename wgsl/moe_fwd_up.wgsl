@@ -1,7 +1,7 @@
 // moe_fwd: hidden = relu(w1 m + b1), shared and routed rows; reference: backend/reference/moe.py; test: tests/ops/test_moe.py
 //#include moe_params
 //#include moe_group
-//#include four
+//#include within
 //#include matmul_tile
 
 @group(0) @binding(0) var<storage, read> m: array<f32>;              // (N, D)
@@ -13,11 +13,11 @@
 
 struct Tile { a_by_depth: bool, b_by_depth: bool, group: Group, column: u32 }
 
-fn place_a(tile: Tile, row: u32) -> vec4<u32> { return tokens_of(rows_of(tile.group, row)) * moe.d; }
+fn place_a(tile: Tile, rows: vec4<u32>) -> vec4<u32> { return tokens_of(rows_of(tile.group, rows)) * moe.d; }
 fn fetch_a(tile: Tile, at: vec4<u32>, c: u32) -> vec4<f32> { return vec4<f32>(m[at.x + c], m[at.y + c], m[at.z + c], m[at.w + c]); }
 
-fn place_b(tile: Tile, column: u32) -> vec4<u32> {
-    return expert_at(tile.group.expert) + four_of(tile.column + column, moe.h) * moe.d;
+fn place_b(tile: Tile, columns: vec4<u32>) -> vec4<u32> {
+    return expert_at(tile.group.expert) + within(tile.column + columns, moe.h) * moe.d;
 }
 fn fetch_b(tile: Tile, at: vec4<u32>, c: u32) -> vec4<f32> {
     return vec4<f32>(weights[at.x + c], weights[at.y + c], weights[at.z + c], weights[at.w + c]);
@@ -32,10 +32,10 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_id) thre
     let bias = expert_at(group.expert) + moe.b1;
     for (var i = 0u; i < 4u; i++) {
         for (var j = 0u; j < 4u; j++) {
-            let h = column + 4u * thread.x + j;
-            if (holds_row(thread, i) && 4u * thread.y + i < group.rows && h < moe.h) {
+            let h = column + nth(thread.x, j);
+            if (holds_row(thread, i) && nth(thread.y, i) < group.rows && h < moe.h) {
                 let value = sums[i][j] + weights[bias + h];
-                hidden[(group.row + 4u * thread.y + i) * moe.h + h] = select(value, 0.0, value < 0.0); // NaN stays NaN
+                hidden[(group.row + nth(thread.y, i)) * moe.h + h] = select(value, 0.0, value < 0.0); // NaN stays NaN
             }
         }
     }

@@ -1,6 +1,6 @@
 // One workgroup's tile of a matrix product: C (4W, 4W) = A (4W, depth) B (depth, 4W); W*W threads hold 4 by 4 values each.
 // The kernel defines `struct Tile { a_by_depth: bool, b_by_depth: bool, ... }`, uniform in the workgroup, and
-//   place_a(tile, row) -> vec4<u32>      where rows row..row+3 of A begin; rows outside may give any place inside
+//   place_a(tile, rows) -> vec4<u32>     where four rows of A begin; rows outside may give any place inside
 //   fetch_a(tile, place, depth) -> vec4<f32>    those four rows of A at one depth
 // and the same for the columns of B. a_by_depth: neighbours in depth are neighbours in memory (else rows are).
 // The order of the sums depends on the depths only, so repeats give the same bits.
@@ -14,15 +14,19 @@ override SLICES: u32 = 1u; // 1 or 4; SLICES * W * (W+1) <= 288
 var<workgroup> tile_a: array<vec4<f32>, 288>; // (SLICES * W depths, W+1): one more than W, so that neighbours in depth hit different banks
 var<workgroup> tile_b: array<vec4<f32>, 288>;
 
-// Rows 4*thread.y + 0..3 (the index), columns 4*thread.x + 0..3 of the tile, summed over depths first..last-1.
+// The four rows or columns of the tile that belong to place `at` of W along its side.
+fn nth(at: u32, i: u32) -> u32 { return 4u * at + i; }
+fn four(at: u32) -> vec4<u32> { return vec4<u32>(nth(at, 0u), nth(at, 1u), nth(at, 2u), nth(at, 3u)); }
+
+// Rows four(thread.y) (the index), columns four(thread.x) of the tile, summed over depths first..last-1.
 // Which rows a thread holds is said by `holds_row`.
 fn tile_product(tile: Tile, thread: vec3<u32>, first: u32, last: u32) -> array<vec4<f32>, 4> {
     if (!SHARED) { return product_without_sharing(tile, thread, first, last); }
     let slice = thread.z * W;
     let a_at = select(thread.yx, thread.xy, tile.a_by_depth); // (depth, four rows) that this thread loads
     let b_at = select(thread.yx, thread.xy, tile.b_by_depth);
-    let a_place = place_a(tile, 4u * a_at.y);
-    let b_place = place_b(tile, 4u * b_at.y);
+    let a_place = place_a(tile, four(a_at.y));
+    let b_place = place_b(tile, four(b_at.y));
     let a_to = (slice + a_at.x) * (W + 1u) + a_at.y;
     let b_to = (slice + b_at.x) * (W + 1u) + b_at.y;
     var a = load_a(tile, a_place, first + slice + a_at.x, last);
@@ -77,8 +81,8 @@ fn load_b(tile: Tile, place: vec4<u32>, depth: u32, last: u32) -> vec4<f32> {
 }
 
 fn product_without_sharing(tile: Tile, thread: vec3<u32>, first: u32, last: u32) -> array<vec4<f32>, 4> {
-    let a_place = place_a(tile, 4u * thread.y);
-    let b_place = place_b(tile, 4u * thread.x);
+    let a_place = place_a(tile, four(thread.y));
+    let b_place = place_b(tile, four(thread.x));
     var sum0 = vec4<f32>();
     var sum1 = vec4<f32>();
     var sum2 = vec4<f32>();

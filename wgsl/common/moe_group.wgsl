@@ -34,9 +34,9 @@ fn token_of(row: u32) -> u32 {
     return u32(order[row - moe.n]) / TOP_K;
 }
 
-// Four rows from `row` on, none beyond the last one of the group.
-fn rows_of(group: Group, row: u32) -> vec4<u32> {
-    return group.row + min(vec4<u32>(row) + vec4<u32>(0u, 1u, 2u, 3u), vec4<u32>(group.rows - 1u));
+// Four rows of the group, none beyond its last one.
+fn rows_of(group: Group, rows: vec4<u32>) -> vec4<u32> {
+    return group.row + min(rows, vec4<u32>(group.rows - 1u));
 }
 
 fn tokens_of(rows: vec4<u32>) -> vec4<u32> {
