@@ -18,6 +18,7 @@ from tests.test_personas import OTHER, TEXT, personas, written
 
 RUN: dict[str, Any] = {
     "steps": 3, "loss_before": 2.5, "loss_after": 2.0, "first_loss": None, "stopped": True, "notices": ["GPU lost"],
+    "date": "2026-11-30T16:00:00.000Z",
     "record": {"points": [[1, 2.0, 0.5]], "held_out": [[0, 2.5]], "skipped": 0},
     "persona": {"colour": "#aa0000", "texts": [{"id": "a", "title": "b", "words": 4}]},
 }  # fmt: skip
@@ -28,6 +29,8 @@ LIES: list[tuple[str, Any]] = [
     ("persona", {"texts": [None]}), ("persona", {"texts": {"a": 1}}), ("notices", "abc"),
     ("persona", {"texts": [{"id": 5, "title": {}, "words": "x"}]}),
     ("lossAfter", 1.0),
+    ("date", 5), ("date", "yesterday"), ("date", "2026-11-31T16:00:00.000Z"), ("date", "2026-11-30"),
+    ("persona", {"texts": [{"id": "a", "title": "b", "words": 4, "date": "soon"}]}),
 ]  # fmt: skip
 
 

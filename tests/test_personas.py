@@ -73,6 +73,31 @@ async def test_learning_on_starts_from_what_it_knows_and_keeps_both_texts() -> N
     assert result["characters"] > len(OTHER) + len(TEXT)
     assert first["persona"]["colour"] == "#aa0000"
     assert await written(made) != before
+    assert not result["replaced"]
+
+
+async def test_learning_anew_under_a_name_can_be_undone_and_leaves_no_text_behind() -> None:
+    made = await personas()
+    before = await written(made)
+    first = made.library.session.describe()["adapters"]
+    assert (await made.learn(TEXT.upper(), "Wells", {"steps": 2}))["replaced"]
+    assert [t["text"] for t in await made.texts("Wells")] == [TEXT.upper()]
+    assert await kinds(made) == ["adapter", "base", "text", "tokenizer"]  # nobody learned from the other text
+    undone = await made.unreplace()
+    assert undone["session"]["adapters"] == first
+    assert await written(made) == before
+    assert [t["text"] for t in await made.texts("Wells")] == [OTHER]
+    clean = Personas(Library(await Session.open("numpy"), made.library.store))
+    await clean.library.load("Wells")
+    assert await written(clean) == before
+    assert [t["text"] for t in await clean.texts("Wells")] == [OTHER]
+    assert await kinds(made) == ["adapter", "base", "text", "tokenizer"]
+    with pytest.raises(EvermindError, match="another model"):
+        await made.unreplace()  # once
+    await made.learn(TEXT.upper(), "Wells", {"steps": 1})
+    await made.library.session.train(OTHER, {"steps": 1})
+    with pytest.raises(EvermindError, match="another model"):
+        await made.unreplace()
 
 
 async def test_learning_on_does_not_begin_at_the_base() -> None:
@@ -234,7 +259,13 @@ async def test_backup_wipe_and_restore() -> None:
     made = await personas()
     text = await written(made)
     backup = await made.library.backup()
+    file = await made.library.export_file("Wells")
+    dates = [(item["name"], item["date"]) for item in await made.library.items()]
+    said = (await made.library.storage())["kinds"]
+    assert said["text"] == [1, len(OTHER.encode())]
+    assert sum(size for _, size in said.values()) == (await made.library.storage())["used"]
     await made.library.wipe()
+    assert not any(map(sum, (await made.library.storage())["kinds"].values()))
     assert await kinds(made) == []
     assert not made.library.session.describe()["model"]["saved"]
     with pytest.raises(FormatError):
@@ -244,6 +275,13 @@ async def test_backup_wipe_and_restore() -> None:
     await clean.library.load("Wells")
     assert await written(clean) == text
     assert (await clean.texts("Wells"))[0]["text"] == OTHER
+    # Not the time of the restore, nor that of an import or of another colour.
+    assert [(item["name"], item["date"]) for item in await clean.library.items()] == dates
+    await clean.paint("Wells", "#00aa00")
+    await clean.library.import_file(file[1], file[0])
+    found = {item["name"]: item["date"] for item in await clean.library.items()}
+    assert found["Wells"] == found["Wells 2"] == dict(dates)["Wells"]
+    assert (await clean.texts("Wells"))[0]["date"] == found["Wells"]
 
 
 async def test_a_runs_record_has_both_curves() -> None:

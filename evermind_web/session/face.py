@@ -164,6 +164,9 @@ class Face:
     async def _do_remove_persona(self, arguments: Arguments, buffers: list[bytes], emit: Emit) -> tuple[Any, bytes]:
         return await self.personas.remove(arguments["name"])
 
+    async def _do_unreplace(self, arguments: Arguments, buffers: list[bytes], emit: Emit) -> Any:
+        return await self.personas.unreplace()
+
     async def _do_token_shares(self, arguments: Arguments, buffers: list[bytes], emit: Emit) -> Any:
         return await self.session.token_shares(arguments["text"], arguments.get("adapter"))
 

@@ -19,6 +19,7 @@ from evermind_web.errors import DeviceLostError, EvermindError
 from evermind_web.lora import LoraModel
 from evermind_web.model import EvermindLM
 from evermind_web.session.progress import Report, TrainingProgress, phase_report
+from evermind_web.store.base import now_utc
 from evermind_web.training import EvalInfo, EvermindLMTrainer, Snapshot, StepInfo
 
 SNAPSHOT_SECONDS = 2.0
@@ -203,6 +204,7 @@ class Fitting(Generic[M]):
         progress = self.progress
         last = progress.losses[-5:]
         return {
+            "date": now_utc(),
             "steps": progress.steps,
             "tokens": progress.tokens,
             "seconds": progress.seconds,

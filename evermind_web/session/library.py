@@ -20,7 +20,7 @@ from evermind_web.session import adapter_file, container
 from evermind_web.session.arrivals import TEXT_PREFIX, arrivals, check_free, free_name
 from evermind_web.session.container import MODEL, TOKENIZER, Package
 from evermind_web.session.core import NO_MODEL, Session, check_name
-from evermind_web.session.metadata import training_of
+from evermind_web.session.metadata import is_date, training_of
 from evermind_web.session.model_set import Adapter, ModelSet
 from evermind_web.session.records import (
     adapter_items,
@@ -43,30 +43,43 @@ class Library:
 
     # ── listing ──────────────────────────────────────────────────────────────
     async def items(self) -> list[dict[str, Any]]:
-        """Saved models and adapters, newest first: name, kind, bytes, modified, base (an adapter's model), training."""
+        """Saved models and adapters, newest first: name, kind, bytes, dates, base (an adapter's model), training.
+
+        `date` is its own: when it was taught, as far as that is known, wherever it was saved or restored since.
+        """
         records = await self.store.list()
         sizes = {r.name: r.size for r in records if r.kind == "tokenizer"}
         bases = {r.base_fingerprint: r.name for r in records if r.kind == "base"}
+        runs = {r.name: training_of(r.metadata) for r in records}
         items = [
             {
                 "name": r.name,
                 "kind": r.kind,
                 "bytes": r.size + sizes.get(str(r.metadata.get("tokenizer", "")), 0),
+                "date": runs[r.name].get("date") or (r.created if is_date(r.created) else r.modified),
                 "created": r.created,
                 "modified": r.modified,
                 "fingerprint": r.base_fingerprint,
                 "base": bases.get(r.base_fingerprint, "") if r.kind == "adapter" else "",
-                "training": training_of(r.metadata),
+                "training": runs[r.name],
             }
             for r in records
             if r.kind in ("base", "adapter")
         ]
-        return sorted(items, key=lambda item: str(item["modified"]), reverse=True)
+        return sorted(items, key=lambda item: str(item["date"]), reverse=True)
 
     async def storage(self) -> dict[str, Any]:
-        """Bytes used and free, whether records survive a reload, and a sentence when they do not."""
+        """Bytes used and free, whether records survive a reload, and a sentence when they do not.
+
+        `kinds`: {kind of record: [how many, their bytes]}; what else is used is the browser's.
+        """
         used, quota = await self.store.estimate()
+        kinds = {kind: [0, 0] for kind in ("base", "tokenizer", "adapter", "text")}
+        for record in await self.store.list():
+            entry = kinds.setdefault(record.kind, [0, 0])
+            entry[:] = entry[0] + 1, entry[1] + record.size
         return {
+            "kinds": kinds,
             "used": used,
             "quota": quota,
             "survives_reload": self.store.persistent,

@@ -7,6 +7,7 @@ so that one wrong number cannot keep a page from showing all the others.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Any
 
 
@@ -16,6 +17,14 @@ def training_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(found, dict):
         return {}
     return {name: value for name, value in found.items() if name in _FITS and _FITS[name](value)}
+
+
+def is_date(value: Any) -> bool:
+    """Whether `value` is a time as the store writes it; any other text may not be one for JavaScript."""
+    try:
+        return datetime.fromisoformat(value).isoformat(timespec="milliseconds").replace("+00:00", "Z") == value
+    except (TypeError, ValueError):
+        return False
 
 
 def _is(*types: type) -> Callable[[Any], bool]:
@@ -57,6 +66,7 @@ def _text(value: Any) -> bool:
         and isinstance(value.get("id"), str)
         and isinstance(value.get("title"), str)
         and _number(value.get("words"))
+        and ("date" not in value or is_date(value["date"]))
     )
 
 
@@ -79,6 +89,7 @@ _FITS: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("stopped", "kept"), _is(bool)),
     "notices": lambda value: isinstance(value, list) and all(map(_is(str), value)),
     "recipe": _is(dict),
+    "date": is_date,
     "record": _record,
     "persona": _persona,
 }

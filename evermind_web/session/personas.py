@@ -1,8 +1,8 @@
 """Personas: adapters with a colour and the texts that they learned from, which stay in this browser.
 
 What is known of a persona travels in its adapter's metadata, `persona`: {"colour", "texts": [{"id", "title", "words",
-"removed"}]}. The texts themselves are records of their own, named by their content, so that copies share them; an
-exported adapter does not carry them.
+"date", "removed"}]}. The texts themselves are records of their own, named by their content, so that copies share them;
+an exported adapter does not carry them.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ class Personas:
 
     def __init__(self, library: Library) -> None:
         self.library = library
+        self._replaced: tuple[str, Adapter] | None = None  # fingerprint of the model, and what learning anew replaced
 
     async def learn(
         self, data: str | bytes, name: str, options: dict[str, Any] | None = None, report: Report | None = None
     ) -> dict[str, Any]:
         """As `Session.personalize`, and the text is kept. With `go_on` the texts of before are learned again with it.
 
-        options: also `title` of the text, and `colour`. The persona is saved at once if its model is.
+        options: also `title` of the text, and `colour`. The persona is saved at once if its model is. Without `go_on`
+        it takes the place of one of its name: `replaced` in the result says so, and `unreplace` undoes it.
         """
         options, session = options or {}, self.library.session
         text = read_text(data, options.get("name") or "the text")
@@ -44,6 +46,9 @@ class Personas:
                 persona = {**persona, **before.metadata.get("persona", {})}
                 kept = await self.library.texts_of(before)
                 whole = "\n\n".join([*kept.values(), text])
+                before = None
+            elif before is not None:
+                before.texts = await self.library.texts_of(before)  # its records go with it
             stopped = session.stopping
         if stopped:
             return {"stopped": True, "steps": 0, "session": session.describe()}
@@ -54,10 +59,30 @@ class Personas:
         identity = content_name("text", text.encode()).removeprefix(TEXT_PREFIX)
         known = [t for t in persona["texts"] if t["id"] != identity]
         title = options.get("title") or "pasted text"
-        persona["texts"] = [*known, {"id": identity, "title": title, "words": len(text.split())}]
+        persona["texts"] = [
+            *known,
+            {"id": identity, "title": title, "words": len(text.split()), "date": result["date"]},
+        ]
         adapter.metadata["persona"], adapter.texts = persona, {**kept, identity: text}
         kept = await self._keep(adapter)
-        return result | kept | {"notice": " ".join(n for n in (result["notice"], kept["notice"]) if n)}
+        if before is not None:
+            self._replaced = self._current().fingerprint, before
+            await self.library.drop_unused_texts()
+        notice = " ".join(n for n in (result["notice"], kept["notice"]) if n)
+        return result | kept | {"notice": notice, "replaced": before is not None}
+
+    async def unreplace(self) -> dict[str, Any]:
+        """Put the persona that learning anew replaced last back in its place. Raises EvermindError where it cannot."""
+        current, session = self._current(), self.library.session
+        with session.exclusive("Bringing back a persona"):
+            if self._replaced is None or self._replaced[0] != current.fingerprint:
+                raise EvermindError("What was replaced belongs to another model. Load that one, then try again.")
+            adapter = self._replaced[1]
+            current.put(adapter)
+            session.active_adapter, session.mix, self._replaced = adapter.name, {}, None
+            kept = await self._keep(adapter)
+            await self.library.drop_unused_texts()
+        return kept
 
     async def _keep(self, adapter: Adapter) -> dict[str, Any]:
         notice = ""
