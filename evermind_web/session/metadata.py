@@ -22,7 +22,7 @@ def training_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
 def is_date(value: Any) -> bool:
     """Whether `value` is a time as the store writes it; any other text may not be one for JavaScript."""
     try:
-        return datetime.fromisoformat(value).isoformat(timespec="milliseconds").replace("+00:00", "Z") == value
+        return bool(datetime.fromisoformat(value).isoformat(timespec="milliseconds").replace("+00:00", "Z") == value)
     except (TypeError, ValueError):
         return False
 
