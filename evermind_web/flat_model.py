@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +45,7 @@ class FlatModel:
         self.flat.write(initial)
         self.version = 0  # counts what wrote to the weights, so that copies of them know when they are old
         self._flat_grads: FlatVector | None = None
+        self._fits = 0  # that read the weights now; below 0: one that writes them
 
     def _new(self, shape: tuple[int, ...], dtype: str = "float32") -> Buf:
         self._bufs.append(self.backend.alloc(shape, dtype))
@@ -129,10 +131,25 @@ class FlatModel:
         """Blocking twin of `fingerprint_async`."""
         return run_blocking(self.fingerprint_async())
 
+    @contextmanager
+    def fitting(self, frozen: bool = False) -> Iterator[None]:
+        """Around a fit of these weights; frozen: one that only reads them, of which there may be several at once.
+
+        Raises InvalidArgumentError where another fit writes what this one reads, or the other way round.
+        """
+        if self._fits < 0 or (self._fits and not frozen):
+            raise InvalidArgumentError(f"this {type(self).__name__} is in a fit already: wait for its end, or stop it")
+        change = 1 if frozen else -1
+        self._fits += change
+        try:
+            yield
+        finally:
+            self._fits -= change
+
     def dispose(self) -> None:
         """Give all memory back; the model must not be used afterwards. A second call does nothing."""
         for buf in self._bufs:
             self.backend.free(buf)
         self._bufs.clear()
         self._flat_grads = None
-        self.backend = disposed(type(self).__name__)
+        self.backend = self.flat = disposed(type(self).__name__)

@@ -265,12 +265,13 @@ class MoETrainer:
         x, y = (self.model.check_rows([pair[i] for pair in samples]) for i in (0, 1))
         size = self.batch_size or len(x)
         history = []
-        for _ in range(self.epochs):
-            total = aux = 0.0
-            for start in range(0, len(x), size):
-                loss, aux = await self._step(x[start : start + size], y[start : start + size])
-                total += loss
-            history.append(MoEEpoch(total / len(x), aux))
+        with self.model.fitting():
+            for _ in range(self.epochs):
+                total = aux = 0.0
+                for start in range(0, len(x), size):
+                    loss, aux = await self._step(x[start : start + size], y[start : start + size])
+                    total += loss
+                history.append(MoEEpoch(total / len(x), aux))
         return history
 
     def fit(self, samples: Sequence[tuple[Any, Any]]) -> list[MoEEpoch]:

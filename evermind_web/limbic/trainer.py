@@ -49,34 +49,42 @@ class LimbicTrainer:
         """Mean loss of each epoch, before its step. The hidden state starts from zeros in every sample.
 
         on_epoch_end(epoch from 1, loss, gradient norm before clipping). max_grad_norm 0 turns clipping off.
-        Raises InvalidArgumentError for no samples, NonFiniteError naming the epoch.
+        Raises InvalidArgumentError for no samples or while another training of the model goes on, NonFiniteError naming
+        the epoch.
         """
         options = AdamWOptions(learning_rate, beta1, beta2, eps, weight_decay)
         whole_number("epochs", epochs)
         if not samples:
             raise InvalidArgumentError("no samples to train on; give at least one experience")
-        model, backend, history = self.model, self.model.backend, list[float]()
-        bufs = self._upload(samples)
-        try:
-            for epoch in range(1, epochs + 1):
-                hyper = options.hyper(self._adam.step + 1) | {"max_grad_norm": max_grad_norm}
-                backend.write(self._hyper, ops.hyper_vector(hyper))
-                model.zero_grad()
-                backend.zero(model.loss)
-                model.queue_backward(bufs[:3], bufs[3])
-                self._adam.queue(model.flat_grads, self._hyper)
-                loss, stats = await backend.read(model.loss, self._adam.stats)
-                if stats[1] or not math.isfinite(loss[0]):
-                    raise NonFiniteError(f"loss is not finite at epoch {epoch}: its step was not applied")
-                self._adam.step += 1
-                history.append(float(loss[0]))
-                if on_epoch_end:
-                    on_epoch_end(epoch, history[-1], math.sqrt(float(stats[0])))
-                await asyncio.sleep(0)
-        finally:
-            for buf in bufs:
-                backend.free(buf)
+        history = list[float]()
+        with self.model.fitting():
+            bufs = self._upload(samples)
+            try:
+                for epoch in range(1, epochs + 1):
+                    loss, norm = await self._step(bufs, options, max_grad_norm)
+                    if not math.isfinite(norm) or not math.isfinite(loss):
+                        raise NonFiniteError(f"loss is not finite at epoch {epoch}: its step was not applied")
+                    self._adam.step += 1
+                    history.append(loss)
+                    if on_epoch_end:
+                        on_epoch_end(epoch, loss, norm)
+                    await asyncio.sleep(0)
+            finally:
+                for buf in bufs:
+                    self.model.backend.free(buf)
         return history
+
+    async def _step(self, bufs: Sequence[Buf], options: AdamWOptions, max_grad_norm: float) -> tuple[float, float]:
+        """One step; returns the loss before it and the gradient norm before clipping, NaN if it was not applied."""
+        model = self.model
+        hyper = options.hyper(self._adam.step + 1) | {"max_grad_norm": max_grad_norm}
+        model.backend.write(self._hyper, ops.hyper_vector(hyper))
+        model.zero_grad()
+        model.backend.zero(model.loss)
+        model.queue_backward(bufs[:3], bufs[3])
+        self._adam.queue(model.flat_grads, self._hyper)
+        loss, (square, bad) = await model.backend.read(model.loss, self._adam.stats)
+        return float(loss[0]), math.nan if bad else math.sqrt(float(square))
 
     def train(self, samples: Sequence[Sample], **options: Any) -> list[float]:
         """Blocking twin of `train_async`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -290,6 +291,10 @@ class Base:
             assert self.model is not None
             return await self.model.fingerprint_async()
         return self.fingerprint
+
+    def fitting(self) -> AbstractContextManager[None]:
+        """Around a fit of adapters: meanwhile no fit of the model writes the weights that they stand on."""
+        return nullcontext() if self.model is None else self.model.fitting(frozen=True)
 
     async def remember_fingerprint(self) -> None:
         """Note the fingerprint before the weights are changed in place."""

@@ -166,20 +166,21 @@ class Tuner:
         adamw, chosen = AdamWOptions(lr, beta1, beta2, eps, weight_decay, shard), TrainingOptions(**options)
         number_in("lora_dropout", lora_dropout, 0, 0.95)
         items, held_out = (check_items(given, model.config.vocab_size) for given in (sequences, validation))
-        job = AdapterTraining(model, weights, adamw, chosen, held_out, lora_dropout, checkpoint)
-        loop = self._loop = Loop(job, chosen, on_step=on_step, on_eval=on_eval, validating=bool(held_out))
-        if resume is not None:
-            loop.position, loop.best = job.go_on(resume)
-        if on_snapshot is not None:
-            loop.keep, loop.keep_seconds = partial(job.snapshot, loop, on_snapshot), snapshot_seconds
-        try:
-            return await self._loop.run(items)
-        finally:
-            self._loop = None
-            try:  # what was learned stays, also after Stop or an error
-                await job.bound.download()
+        with weights.base.fitting():
+            job = AdapterTraining(model, weights, adamw, chosen, held_out, lora_dropout, checkpoint)
+            loop = self._loop = Loop(job, chosen, on_step=on_step, on_eval=on_eval, validating=bool(held_out))
+            if resume is not None:
+                loop.position, loop.best = job.go_on(resume)
+            if on_snapshot is not None:
+                loop.keep, loop.keep_seconds = partial(job.snapshot, loop, on_snapshot), snapshot_seconds
+            try:
+                return await loop.run(items)
             finally:
-                job.free()
+                self._loop = None
+                try:  # what was learned stays, also after Stop or an error
+                    await job.bound.download()
+                finally:
+                    job.free()
 
     def stop(self) -> None:
         """End a running fit after the step in flight; what was learned stays."""

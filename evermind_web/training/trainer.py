@@ -113,16 +113,31 @@ class EvermindLMTrainer:
         for every evaluation of `validation`. resume=True goes on where the last fit, or the loaded state, stopped.
         `on_snapshot(Snapshot)` is called between steps, `snapshot_seconds` or more apart: if the device is lost,
         a trainer of an equal model on another one goes on with resume=snapshot, as if nothing had happened.
-        Raises InvalidArgumentError before anything is trained if an id is outside the vocabulary or no sequence can
-        be used, NonFiniteError with the step if the loss blows up.
+        Raises InvalidArgumentError before anything is trained if an id is outside the vocabulary, no sequence can be
+        used, or another fit of the model is going on; NonFiniteError with the step if the loss blows up.
         """
-        if self._loop is not None:
-            raise InvalidArgumentError("this trainer is in a fit already: wait for its end, or stop it")
-        vocab = self.model.config.vocab_size
-        items = check_items(sequences, vocab)
-        self._validation = check_items(validation, vocab)
-        if validation and not any(item.scored for item in self._validation):
-            raise InvalidArgumentError("the validation sequences have no target to score; give longer ones")
+        with self.model.fitting():
+            items, self._validation = (
+                check_items(given, self.model.config.vocab_size) for given in (sequences, validation)
+            )
+            if validation and not any(item.scored for item in self._validation):
+                raise InvalidArgumentError("the validation sequences have no target to score; give longer ones")
+            self._place(resume)
+            scaler = self.loss_scaler if self.mixed_precision else None
+            loop = Loop(self, self.options, scaler, on_step, on_eval, bool(validation), self._position, self._best)
+            loop.resumable = True
+            if on_snapshot:
+                loop.keep, loop.keep_seconds = partial(self._snapshot, loop, on_snapshot), snapshot_seconds
+            self._loop = loop
+            try:
+                return await loop.run(items)
+            finally:
+                self._position, self._loop = loop.position, None
+                self.model.version += 1  # the best weights may have come back
+                self.model.set_hyper({})
+
+    def _place(self, resume: bool | Snapshot) -> None:
+        """Bring everything to where the fit begins."""
         if isinstance(resume, Snapshot):
             self._best.free()
             self._position, self._best = resume.put_back(self.trained, self._optimizer())
@@ -133,18 +148,6 @@ class EvermindLMTrainer:
             self._best.free()
             self._position, self._best = Position(first_step=self._queued), Best()
         self._best.go_on(self.trained)
-        scaler = self.loss_scaler if self.mixed_precision else None
-        loop = Loop(self, self.options, scaler, on_step, on_eval, bool(validation), self._position, self._best)
-        loop.resumable = True
-        if on_snapshot:
-            loop.keep, loop.keep_seconds = partial(self._snapshot, loop, on_snapshot), snapshot_seconds
-        self._loop = loop
-        try:
-            return await loop.run(items)
-        finally:
-            self._position, self._loop = loop.position, None
-            self.model.version += 1  # the best weights may have come back
-            self.model.set_hyper({})
 
     async def _snapshot(self, loop: Loop, on_snapshot: OnSnapshot) -> None:
         scaler = self.loss_scaler.state() if self.mixed_precision else None
@@ -191,6 +194,10 @@ class EvermindLMTrainer:
         warning: it has no optimizer state, so training starts fresh at step 0.
         """
         state = read_state(data, self.model.config)
+        with self.model.fitting():
+            self._take(state)
+
+    def _take(self, state: TrainingState) -> None:
         self.model.load_packed(state.vectors["weights"])
         adam, table = self._optimizer(), self.model.table
         for moment, name in ((adam.m, "exp_avg"), (adam.v, "exp_avg_sq")):
