@@ -23,7 +23,7 @@ from evermind_web.formats.arch import Arch
 from evermind_web.network import Tape, Views, forward
 from evermind_web.pace import Pace
 from evermind_web.params import F32
-from evermind_web.rng import SeededRng, check_seed
+from evermind_web.rng import SeededRng, check_seed, seeds_from
 
 NOT_FINITE, NO_CANDIDATE = -1, -2  # what `ops.sample` writes in place of a token
 
@@ -229,7 +229,7 @@ async def chunks(
     pace, flight = Pace(decoder.steps), deque[tuple[int, Reading[list[Array]]]]()
     ahead = 1 if backend.steps_per_read > 1 else 0  # chunks that run while an earlier one is looked at
     try:
-        rngs = [SeededRng((config.seed + i) % 2**32) for i in range(texts)]
+        rngs = [SeededRng(seed) for seed in seeds_from(config.seed, texts)]
         decoder.configure(config, prompt)
         decoder.prefill(prompt)
         queued, made, running = 0, 0, set(range(texts))

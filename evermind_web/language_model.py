@@ -6,7 +6,7 @@ reads the device has a twin `…_async`; the plain one blocks (on a GPU in a bro
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from typing import Any, Protocol, TypeVar
 
@@ -34,6 +34,7 @@ from evermind_web.formats.arch import Arch
 from evermind_web.generation import Chunk, GenerationConfig, NewToken
 from evermind_web.network import Grads, Noise, Tape, TapePool, Views, backward, forward
 from evermind_web.params import F32
+from evermind_web.rng import seeds_from
 from evermind_web.text_stream import check_stop_strings, text_pieces
 from evermind_web.tokenizer import StreamDecoder
 
@@ -177,7 +178,8 @@ class LanguageModel:
         if not len(ids):
             raise InvalidArgumentError("prompt has no tokens; give at least one (the page starts from the BOS token)")
         config.bias(self.config.vocab_size)
-        return self._continue(ids, config, whole_number("texts", texts))
+        seeds_from(config.seed, whole_number("num_return_sequences", texts))
+        return self._continue(ids, config, texts)
 
     async def _continue(self, ids: I32, config: GenerationConfig, texts: int) -> AsyncGenerator[Chunk, None]:
         views = await self.views_async()
@@ -186,23 +188,17 @@ class LanguageModel:
             async for chunk in written:
                 yield chunk
 
-    async def stream_tokens_async(self, prompt: Tokens, **options: Any) -> AsyncIterator[NewToken]:
-        """New tokens one by one, each with its log-probability; options as in `generate_async`."""
-        async with aclosing(self._chunks(prompt, options)) as chunks:
-            async for chunk in chunks:
-                for token, logprob in zip(chunk.ids[0], chunk.logprobs[0].tolist(), strict=False):
-                    yield NewToken(token, logprob)
+    def stream_tokens_async(self, prompt: Tokens, **options: Any) -> AsyncGenerator[NewToken, None]:
+        """New tokens one by one, each with its log-probability; options, checked here, as in `generate_async`."""
+        return _one_by_one(self._chunks(prompt, options), NewToken)
 
     def stream_tokens(self, prompt: Tokens, **options: Any) -> Iterator[NewToken]:
         """Blocking twin of `stream_tokens_async`."""
         return drain(self.stream_tokens_async(prompt, **options))
 
-    async def stream_async(self, prompt: Tokens, **options: Any) -> AsyncIterator[int]:
-        """New token ids one by one, the stop token included; options as in `generate_async`."""
-        async with aclosing(self._chunks(prompt, options)) as chunks:
-            async for chunk in chunks:
-                for token in chunk.ids[0]:
-                    yield token
+    def stream_async(self, prompt: Tokens, **options: Any) -> AsyncGenerator[int, None]:
+        """New token ids one by one, the stop token included; options, checked here, as in `generate_async`."""
+        return _one_by_one(self._chunks(prompt, options), lambda token, _: token)
 
     def stream(self, prompt: Tokens, **options: Any) -> Iterator[int]:
         """Blocking twin of `stream_async`."""
@@ -230,9 +226,13 @@ class LanguageModel:
         return run_blocking(self.generate_async(prompt, stop_token=stop_token, **options))
 
     async def generate_many_async(self, prompt: Tokens, num_return_sequences: int, **options: Any) -> list[list[int]]:
-        """Several continuations of one prompt, written side by side; number i is what seed + i gives."""
-        texts: list[list[int]] = [[] for _ in range(whole_number("num_return_sequences", num_return_sequences))]
-        async for chunk in self._chunks(prompt, options, num_return_sequences):
+        """Several continuations of one prompt, written side by side; number i is what seed + i gives.
+
+        Raises InvalidArgumentError also where the last seed would be above 2³²−1: seeds do not wrap.
+        """
+        chunks = self._chunks(prompt, options, num_return_sequences)
+        texts: list[list[int]] = [[] for _ in range(num_return_sequences)]
+        async for chunk in chunks:
             for text, ids in zip(texts, chunk.ids, strict=True):
                 text += ids
         return texts
@@ -280,6 +280,14 @@ class LanguageModel:
             self._open = False
             self.backend.free(self.loss)
             self.backend.free(self.hyper)
+
+
+async def _one_by_one(chunks: AsyncGenerator[Chunk, None], made: Callable[[int, float], T]) -> AsyncGenerator[T, None]:
+    """`made` of each id and log-probability of the first text."""
+    async with aclosing(chunks):
+        async for chunk in chunks:
+            for token, logprob in zip(chunk.ids[0], chunk.logprobs[0].tolist(), strict=False):
+                yield made(token, logprob)
 
 
 def drain(items: AsyncIterator[T]) -> Iterator[T]:

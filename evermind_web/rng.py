@@ -40,6 +40,16 @@ def check_seed(seed: SupportsIndex) -> int:
     return value
 
 
+def seeds_from(seed: int, count: int) -> range:
+    """seed, seed + 1, …: one for each of `count` texts. InvalidArgumentError where the last is above 2³²−1."""
+    if check_seed(seed) + count > MODULUS:
+        raise InvalidArgumentError(
+            f"seed {seed} with {count} texts: each draws with one more, up to {MODULUS - 1}; "
+            f"use a seed of at most {MODULUS - count}"
+        )
+    return range(seed, seed + count)
+
+
 class SeededRng:
     """state ← (1664525·state + 1013904223) mod 2³²; a seed of 0 starts at state 1."""
 

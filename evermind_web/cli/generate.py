@@ -10,6 +10,7 @@ from typing import Any
 from evermind_web.cli import folder
 from evermind_web.cli.options import add_backend_flag, add_generation_flags, count, generation_values, open_backend
 from evermind_web.generation import GenerationConfig
+from evermind_web.rng import seeds_from
 from evermind_web.text_stream import check_stop_strings, text_pieces
 from evermind_web.tokenizer import StreamDecoder
 
@@ -44,10 +45,10 @@ async def run(arguments: argparse.Namespace) -> None:
     options = generation_values(arguments) | {"stop_token": tokenizer.eos_id, "logit_bias": dict(arguments.logit_bias)}
     stop = check_stop_strings(arguments.stop)
     GenerationConfig(**options).check_ids(model.config.vocab_size)  # before the prompt is printed
-    for number in range(arguments.num_return_sequences):
+    for seed in seeds_from(arguments.seed, arguments.num_return_sequences):
         if arguments.echo:
             _write(arguments.prompt)
-        tokens = writer.stream_async(ids, **options | {"seed": (arguments.seed + number) % 2**32})
+        tokens = writer.stream_async(ids, **options | {"seed": seed})
         decoder = StreamDecoder(tokenizer, skip_special_tokens=True)
         async for piece in text_pieces(tokens, decoder, stop):
             _write(piece)

@@ -25,7 +25,8 @@ class LoraConfig:
     "experts.0.w1", "w1" …), one or several; "all-linear" is the embedding and every w1 and w2.
     rank_pattern, alpha_pattern: other values for some targets, by the end of their name. Every rank must be at most the
     smaller side of its matrix: conv (D,K) and router (E,D) mostly need a lower one.
-    lora_dropout: part of the inputs of the low-rank path set to 0 while training. seed: of the initial A.
+    lora_dropout: part of the inputs of the low-rank path set to 0 while training. seed: of the first
+    target's initial A; each further one has the next seed (0 after 2³²−1).
     Raises InvalidArgumentError for impossible values; whether the targets exist is known when it meets a model.
     """
 

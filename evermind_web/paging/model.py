@@ -29,7 +29,7 @@ from evermind_web.network import Views
 from evermind_web.paging.experts import ExpertCache, PagingStats, expert_of
 from evermind_web.paging.source import ByteSource, CheckpointSource, ExpertSource, FileBytes, MemoryBytes
 from evermind_web.params import F32, ParamTable
-from evermind_web.rng import SeededRng
+from evermind_web.rng import SeededRng, seeds_from
 
 PIECE = 1 << 16  # values of an always-resident tensor that are read at once
 
@@ -234,7 +234,7 @@ class PagedEvermindLM(LanguageModel):
             return
         decoder = PagedDecoder(self, texts)
         try:
-            rngs = [SeededRng((config.seed + i) % 2**32) for i in range(texts)]
+            rngs = [SeededRng(seed) for seed in seeds_from(config.seed, texts)]
             decoder.configure(config, ids)
             running = set(range(texts))
             for made in range(config.max_new_tokens):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
 from dataclasses import asdict
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -31,17 +32,13 @@ async def pieces(
     """The text that continues `prompt`, each piece as soon as its characters are whole, until `stopping()`."""
     ids = tokenizer.encode(prompt[-MAX_READ:]) or begin(tokenizer)
     decoder = StreamDecoder(tokenizer, skip_special_tokens=True)
-    # Both return generators, which have to be closed when the loop is left early.
-    stream = cast(AsyncGenerator[int, None], writer.stream_async(ids, **asdict(config)))
-    try:
+    async with aclosing(writer.stream_async(ids, **asdict(config))) as stream:
         async for token in stream:
             if piece := decoder.feed(token):
                 yield piece
             await asyncio.sleep(0)
             if stopping():
                 break
-    finally:
-        await stream.aclose()
     if rest := decoder.finish():
         yield rest
 

@@ -182,6 +182,10 @@ def test_sampling_flags_reach_the_model(taught: Path, capsys: pytest.CaptureFixt
     assert write("--stop", plain[2:4]) == plain[: plain.index(plain[2:4])] + "\n"
     assert cli("generate", taught, "--top-p", "0") == 1
     assert "top_p" in capsys.readouterr().err
+    assert cli("generate", taught, "-n", "2", "--seed", str(2**32 - 1)) == 1  # before a word is written
+    shown = capsys.readouterr()
+    assert "2 texts" in shown.err
+    assert not shown.out
 
 
 @pytest.mark.parametrize("wrong", [["--top-p", "7"], ["--logit-bias", "999999=1"], ["--stop", ""]])

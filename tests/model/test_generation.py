@@ -15,6 +15,7 @@ from evermind_web.backend.numpy_backend import NumpyBackend
 from evermind_web.errors import InvalidArgumentError, NonFiniteError
 from evermind_web.generation import Decoder
 from evermind_web.model import EvermindLM
+from evermind_web.tokenizer import BPETokenizer
 from tests.cases import MODEL_CASES, ModelCase, model_case
 from tests.counting import CountingBackend
 from tests.parity import damage, make_model
@@ -240,3 +241,25 @@ def test_sa4_a_seed_repeats_and_seeds_differ(backend: Backend) -> None:
         with pytest.raises(InvalidArgumentError, match="seed"):
             sampled.generate([1], temperature=1.0, seed=seed)
     sampled.dispose()
+
+
+def test_a_stream_is_checked_at_the_call(cpu: Backend) -> None:
+    model, codec = make_model(cpu, model_case("ragged")), BPETokenizer()
+    codec.train("")
+    for wrong in ({"temperature": -1}, {"stop_tokens": [10**6]}, {"no_such": 1}):
+        for call in (model.stream, model.stream_async, model.stream_tokens, model.stream_tokens_async):
+            with pytest.raises((InvalidArgumentError, TypeError), match=r"temperature|stop_tokens|no_such"):
+                call([1], **wrong)
+    for text_call in (model.stream_text, model.stream_text_async):
+        with pytest.raises(InvalidArgumentError, match="260 tokens"):
+            text_call("a", codec)
+    with pytest.raises(InvalidArgumentError, match="prompt has no tokens"):
+        model.stream([])
+
+
+def test_seeds_of_several_texts_do_not_wrap(cpu: Backend) -> None:
+    model, last = make_model(cpu, model_case("ragged")), 2**32 - 1
+    many = model.generate_many([1], 2, max_new_tokens=6, temperature=HOT, seed=last - 1)
+    assert many[1] == model.generate([1], max_new_tokens=6, temperature=HOT, seed=last)
+    with pytest.raises(InvalidArgumentError, match=f"seed {last} .*2 texts.*at most {last - 1}"):
+        model.generate_many([1], 2, seed=last)
