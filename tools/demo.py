@@ -1,7 +1,8 @@
 """`make demo`: serve the page; headless, also drive it through the whole story and print its numbers.
 
 Each stage uses the page as a person would, by its `data-testid`s, prints one line and raises on anything that is
-not as it should be. The picture of the last page is `demo.png`.
+not as it should be. The picture `demo.png` shows what the model alone and the persona write, or the page on which the
+story failed.
 """
 
 from __future__ import annotations
@@ -170,7 +171,7 @@ async def write(story: Story) -> str:
     story.written = await story.part("output").inner_text()
     await story.expect(story.written.startswith(PROMPT) and len(story.written) > len(PROMPT) + 20, "too little written")
     tokens = await story.part("max-tokens").input_value()
-    return f"{tokens} tokens in {time.monotonic() - started:.1f} s: {story.written!r}"
+    return f"{tokens} tokens in {time.monotonic() - started:.1f} s: {story.written.rstrip()!r}"
 
 
 async def personalize(story: Story) -> str:
@@ -197,7 +198,7 @@ async def compare(story: Story) -> str:
     await story.part("generate").click()
     await story.idle("write with the adapter", 120)
     await story.expect(await story.part("output").inner_text() == adapted, "switched on, it does not write as compared")
-    return f"with {VOICE!r}: {adapted!r}"
+    return f"with {VOICE!r}: {adapted.rstrip()!r}"
 
 
 async def saved_names(story: Story) -> list[str]:
@@ -270,6 +271,7 @@ async def export_and_import(story: Story) -> str:
     return f"{file.suggested_filename} ({megabytes(size)}) exported, deleted, imported; it writes the same"
 
 
+RESULT = "compare"  # the stage after which the page shows what it can do
 STAGES: tuple[tuple[str, Callable[[Story], Awaitable[str]]], ...] = (
     ("open", open_page),
     ("train", train),
@@ -294,14 +296,16 @@ async def tell(browser: Browser, url: str) -> int:
         try:
             text = await stage(story)
             await story.expect(not story.problems, "; ".join(story.problems))
+            if name == RESULT:
+                await page.screenshot(path=PICTURE, full_page=True)
         except (ToolError, Error) as error:
             reason = " ".join(str(error).split("\n  ", 2)[0].split())  # without Playwright's log of attempts
             say("demo", f"{number}/{len(STAGES)} {name}: FAILED: {reason}")
             failed = 1
+            await page.screenshot(path=PICTURE, full_page=True)
             break
         say("demo", f"{number}/{len(STAGES)} {name} ({time.monotonic() - stage_started:.0f} s): {text}")
     freeze = await page.evaluate("globalThis.longestFreeze ?? NaN")
-    await page.screenshot(path=PICTURE, full_page=True)
     say("demo", f"{time.monotonic() - started:.0f} s in all; the page's thread was never held up over {freeze:.0f} ms")
     say("demo", f"picture: {PICTURE}")
     await context.close()
