@@ -52,13 +52,15 @@ def _is_numbers(value: Any) -> bool:
 
 
 _NUMBERS = Rule("an array of numbers", _is_numbers)
+_PATH = Rule("a path", lambda value: isinstance(value, os.PathLike))
 _SIMPLE: dict[Any, Rule] = {
     bool: Rule("True or False", lambda value: isinstance(value, (bool, np.bool_))),
     int: Rule("a whole number", is_whole),
     float: Rule("a number", is_number),
     str: Rule("a text", lambda value: isinstance(value, str)),
     bytes: Rule("the bytes of a file", is_bytes),
-    Path: Rule("a path", lambda value: isinstance(value, os.PathLike)),
+    Path: _PATH,
+    os.PathLike[str]: _PATH,
     NoneType: Rule("None", lambda value: value is None),
     npt.ArrayLike: _NUMBERS,
 }
@@ -85,12 +87,18 @@ def _rule(hint: Any) -> Rule | None:
     if origin is tuple and ... not in args:
         return Rule(f"{len(args)} values", _tuple_of([_SIMPLE.get(arg) for arg in args]))
     if isinstance(origin, type) and issubclass(origin, Iterable):
-        kind = None if origin is Iterable else _SIMPLE.get(args[0])  # whoever goes through it looks at each
+        many = origin is Iterable and args[0] in _SIMPLE  # whoever goes through such a one looks at each
+        kind = None if many or get_origin(args[0]) in (Union, UnionType, Sequence) else _rule(args[0])
         return Rule(f"a list (of {kind.wanted} each)" if kind else "a list", _list_of(kind))
-    known = isinstance(hint, type) and hint not in (Any, object)
-    if known and getattr(hint, "_is_runtime_protocol", not getattr(hint, "_is_protocol", False)):
+    if not isinstance(hint, type) or hint in (Any, object):
+        return None
+    if not getattr(hint, "_is_protocol", False):
         return Rule(f"a {hint.__name__}", lambda value: isinstance(value, hint))
-    return None
+    if not getattr(hint, "_is_runtime_protocol", False):
+        return None
+    needs = [name for name in (*vars(hint), *hint.__annotations__) if not name.startswith("_")]
+    wanted = f"an object with {', '.join(needs)}" if len(needs) < 4 else f"a {hint.__name__}"
+    return Rule(wanted, lambda value: isinstance(value, hint))
 
 
 def _any_of(rules: Sequence[Rule]) -> Callable[[Any], bool]:
@@ -130,7 +138,7 @@ def _rules(of: Any) -> dict[str, Rule]:
     return {name: rule for name, rule in found.items() if rule}
 
 
-def _refuse(name: str, value: Any, wanted: str, owner: Any) -> None:
+def _refuse(name: str, value: Any, wanted: str, owner: str) -> None:
     shown = repr(value)
     shown = shown if len(shown) <= 60 else type(value).__name__
     if wanted == _SIMPLE[bytes].wanted:
@@ -138,7 +146,7 @@ def _refuse(name: str, value: Any, wanted: str, owner: Any) -> None:
     elif wanted == _SIMPLE[str].wanted and is_bytes(value):
         shown, then = type(value).__name__, "decode it first"
     else:
-        then = f"see help({owner.__qualname__.removesuffix('.__init__')})"
+        then = f"see help({owner.removesuffix('.__init__')})"
     raise InvalidArgumentError(f"{name} must be {wanted}, got {shown}; {then}")
 
 
@@ -151,7 +159,7 @@ def checked(function: F) -> F:
         rules = _rules(function)
         for name, value in (*zip(names, args, strict=False), *keywords.items()):
             if name in rules and not rules[name].takes(value):
-                _refuse(name, value, rules[name].wanted, function)
+                _refuse(name, value, rules[name].wanted, function.__qualname__)
         return function(*args, **keywords)
 
     return call  # type: ignore[return-value]
@@ -161,7 +169,14 @@ def check_fields(record: Any) -> None:
     """InvalidArgumentError for the first field of a dataclass that is not what its annotation says."""
     for name, rule in _rules(cast(Any, type(record))).items():
         if not rule.takes(getattr(record, name)):
-            _refuse(name, getattr(record, name), rule.wanted, type(record))
+            _refuse(name, getattr(record, name), rule.wanted, type(record).__qualname__)
+
+
+def check_value(name: str, value: Any, hint: Any, owner: str) -> None:
+    """InvalidArgumentError unless `value` is what the annotation `hint` says; owner: the call, for its help."""
+    rule = _rule(hint)
+    if rule and not rule.takes(value):
+        _refuse(name, value, rule.wanted, owner)
 
 
 def whole_number(name: str, value: Any, least: int = 1) -> int:

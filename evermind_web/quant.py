@@ -48,11 +48,7 @@ def quantize_fp16(
 @checked
 def dequantize_fp16(codes: npt.ArrayLike) -> Float32Array:
     """float32 values of fp16 codes (integers 0…65535), same shape; every fp16 number is exact in float32."""
-    array = np.asarray(codes)
-    if array.dtype != np.uint16:
-        if array.size and (array.dtype.kind not in "iu" or int(array.min()) < 0 or int(array.max()) > 0xFFFF):
-            raise InvalidArgumentError(f"fp16 codes must be integers in 0…65535, got {array.dtype} values")
-        array = array.astype(np.uint16)
+    array = _codes(codes, "fp16 codes", np.uint16)
     return np.ascontiguousarray(array).view(np.float16).astype(np.float32).reshape(array.shape)
 
 
@@ -81,7 +77,12 @@ def fp16_view(values: npt.ArrayLike, name: str = "values", overflow: Literal["ra
 def count_lost_to_zero(values: npt.ArrayLike, codes: npt.ArrayLike) -> int:
     """How many non-zero values have the fp16 code of zero: what saving as fp16 wiped out."""
     array = np.asarray(values)
-    return int(np.count_nonzero((array != 0) & ((np.asarray(codes).reshape(array.shape) & 0x7FFF) == 0)))
+    halves = _codes(codes, "fp16 codes", np.uint16)
+    if halves.size != array.size:
+        raise InvalidArgumentError(
+            f"there are {array.size} values and {halves.size} codes; give the codes of these values"
+        )
+    return int(np.count_nonzero((array != 0) & ((halves.reshape(array.shape) & 0x7FFF) == 0)))
 
 
 # ── int8 ─────────────────────────────────────────────────────────────────────
@@ -112,7 +113,7 @@ def quantize_int8(values: npt.ArrayLike) -> Int8Tensor:
 @checked
 def dequantize_int8(data: npt.ArrayLike, scale: float) -> Float32Array:
     """float32(data·scale), same shape."""
-    return (np.asarray(data).astype(np.float64) * float(scale)).astype(np.float32)
+    return (_codes(data, "int8 data", np.int8).astype(np.float64) * float(scale)).astype(np.float32)
 
 
 @checked
@@ -133,7 +134,7 @@ def dequantize_int8_per_channel(data: npt.ArrayLike, scales: npt.ArrayLike, num_
     factors = np.asarray(scales, dtype=np.float64).ravel()
     if factors.size != num_channels:
         raise InvalidArgumentError(f"expected {num_channels} scales, one per channel, got {factors.size}")
-    blocks = _blocks(np.asarray(data).ravel(), num_channels).astype(np.float64)
+    blocks = _blocks(_codes(data, "int8 data", np.int8).ravel(), num_channels).astype(np.float64)
     return (blocks * factors[:, None]).astype(np.float32).ravel()
 
 
@@ -150,6 +151,15 @@ class MemoryEstimate:
 def estimate_memory(n: int) -> MemoryEstimate:
     """Bytes of n values in fp32, fp16 and int8 (scales not counted)."""
     return MemoryEstimate(4 * n, 2 * n, n)
+
+
+def _codes(values: npt.ArrayLike, what: str, kind: type[np.uint16] | type[np.int8]) -> npt.NDArray[Any]:
+    """The whole numbers that `kind` can hold, as that; InvalidArgumentError for any other."""
+    array, limits = np.asarray(values), np.iinfo(kind)
+    whole = array.dtype.kind in "iu"
+    if array.size and not (whole and limits.min <= int(array.min()) and int(array.max()) <= limits.max):
+        raise InvalidArgumentError(f"{what} must be integers in {limits.min}…{limits.max}, got {array.dtype} values")
+    return array.astype(kind, copy=False)
 
 
 def _finite(values: npt.ArrayLike, what: str) -> Float32Array:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evermind_web.checks import checked
+from evermind_web.checks import checked, shown, whole_number
 from evermind_web.errors import ConfigMismatchError, FormatError, InvalidArgumentError
 from evermind_web.formats.crc import TRAILER_BYTES, append_crc_trailer, check_guarded_length, strip_crc_trailer
 from evermind_web.formats.sniff import not_a, truncated
@@ -62,29 +62,24 @@ def compute_row_delta(base: npt.ArrayLike, current: npt.ArrayLike, row_size: int
 def apply_row_delta(base: npt.ArrayLike, delta: Any) -> Float32Array:
     """A copy of base, float32, with the delta's rows replaced; InvalidArgumentError if the sizes do not fit."""
     out = _vector(base).copy()
-    _check_row_size(delta.row_size, out.size)
-    rows = np.asarray(delta.rows, dtype=np.int64).ravel()
-    values = _vector(delta.data)
-    if values.size != rows.size * delta.row_size:
-        raise InvalidArgumentError(
-            f"delta: {rows.size} rows of {delta.row_size} need {rows.size * delta.row_size} values, got {values.size}"
-        )
-    count = out.size // delta.row_size
-    bad = rows[(rows < 0) | (rows >= count)]
+    row_size, rows, values = _parts(delta)
+    _check_row_size(row_size, out.size)
+    count = out.size // row_size
+    bad = rows[rows >= count]
     if bad.size:
         raise InvalidArgumentError(
             f"delta: row {int(bad[0])} is out of range, the base has {count} rows;"
             " apply it to the base it was made from"
         )
-    out.reshape(-1, delta.row_size)[rows] = values.reshape(-1, delta.row_size)
+    out.reshape(-1, row_size)[rows] = values.reshape(-1, row_size)
     return out
 
 
 def serialize_row_delta(delta: Any) -> bytes:
-    """EVD0 bytes of a delta, CRC trailer included."""
-    rows, values = np.asarray(delta.rows, "<u4"), np.asarray(delta.data, "<f4")
-    header = MAGIC_BYTES + struct.pack("<3I", VERSION, delta.row_size, rows.size)
-    return append_crc_trailer(header + rows.tobytes() + values.tobytes())
+    """EVD0 bytes of a delta, CRC trailer included. InvalidArgumentError for one that could not be read back."""
+    row_size, rows, values = _parts(delta)
+    header = MAGIC_BYTES + struct.pack("<3I", VERSION, row_size, rows.size)
+    return append_crc_trailer(header + rows.astype("<u4").tobytes() + values.astype("<f4").tobytes())
 
 
 @checked
@@ -151,6 +146,26 @@ def _words(checkpoint: bytes, what: str) -> npt.NDArray[np.uint32]:
 
 def _vector(values: npt.ArrayLike) -> Float32Array:
     return np.ascontiguousarray(values, dtype=np.float32).ravel()
+
+
+def _parts(delta: Any) -> tuple[int, npt.NDArray[np.int64], Float32Array]:
+    """Row size, rows and values of a delta that somebody may have put together by hand."""
+    if not all(hasattr(delta, part) for part in ("row_size", "rows", "data")):
+        raise InvalidArgumentError(f"delta must be a RowDelta, got {shown(delta)}; compute_row_delta gives one")
+    row_size, rows, values = (
+        whole_number("row_size", delta.row_size),
+        np.asarray(delta.rows).ravel(),
+        _vector(delta.data),
+    )
+    if rows.size and (rows.dtype.kind not in "iu" or int(rows.min()) < 0 or int(rows.max()) >= 2**32):
+        raise InvalidArgumentError(
+            f"delta: rows must be whole numbers in 0…2**32−1, got {rows.dtype} from {rows.min()} to {rows.max()}"
+        )
+    if values.size != rows.size * row_size:
+        raise InvalidArgumentError(
+            f"delta: {rows.size} rows of {row_size} need {rows.size * row_size} values, got {values.size}"
+        )
+    return row_size, rows.astype(np.int64), values
 
 
 def _check_row_size(row_size: int, length: int) -> None:
