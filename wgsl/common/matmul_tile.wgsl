@@ -14,8 +14,9 @@ override SLICES: u32 = 1u; // 1 or 4; SLICES * W * (W+1) <= 288
 var<workgroup> tile_a: array<vec4<f32>, 288>; // (SLICES * W depths, W+1): one more than W, so that neighbours in depth hit different banks
 var<workgroup> tile_b: array<vec4<f32>, 288>;
 
-// The four rows or columns of the tile that belong to place `at` of W along its side.
-fn nth(at: u32, i: u32) -> u32 { return 4u * at + i; }
+// The four rows or columns of the tile that belong to place `at` of W along its side: W apart, so that threads side by side
+// read and write values side by side.
+fn nth(at: u32, i: u32) -> u32 { return at + i * W; }
 fn four(at: u32) -> vec4<u32> { return vec4<u32>(nth(at, 0u), nth(at, 1u), nth(at, 2u), nth(at, 3u)); }
 
 // Rows four(thread.y) (the index), columns four(thread.x) of the tile, summed over depths first..last-1.
