@@ -20,6 +20,7 @@ import numpy.typing as npt
 from evermind_web.errors import BackendError, EvermindError, InvalidArgumentError
 
 F = TypeVar("F", bound=Callable[..., Any])
+_HUGE = 2**1000  # about where floats end; Python refuses to print numbers of thousands of digits
 
 
 class Rule(NamedTuple):
@@ -30,13 +31,13 @@ class Rule(NamedTuple):
 
 
 def is_whole(value: Any) -> bool:
-    """Whether it is an int of Python or NumPy; True and False are not."""
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    """Whether it is an int of Python or NumPy; True and False are not, nor one that no float can hold."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and -_HUGE < int(value) < _HUGE
 
 
 def is_number(value: Any) -> bool:
     """Whether it is a real number, infinity among them; NaN, True and False are not."""
-    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool) and value == value
+    return is_whole(value) or (isinstance(value, (float, np.floating)) and bool(value == value))
 
 
 def is_bytes(value: Any) -> bool:
@@ -47,7 +48,7 @@ def is_bytes(value: Any) -> bool:
 def _is_numbers(value: Any) -> bool:
     try:
         return np.asarray(value).dtype.kind in "biuf" or np.asarray(value, np.float32).size == 0
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return False
 
 
@@ -126,6 +127,8 @@ def _list_of(rule: Rule | None) -> Callable[[Any], bool]:
     def takes(value: Any) -> bool:
         if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
             return False
+        if getattr(value, "ndim", 1) == 0:  # an array of one number, which only looks like a list
+            return False
         return not isinstance(value, Collection) or _all(rule, value)  # a generator can be gone through once only
 
     return takes
@@ -138,16 +141,22 @@ def _rules(of: Any) -> dict[str, Rule]:
     return {name: rule for name, rule in found.items() if rule}
 
 
+def shown(value: Any) -> str:
+    """What messages show of a value: itself, or its type where that is long, or cannot be printed."""
+    try:
+        text = repr(value)
+    except Exception:
+        text = ""
+    return text if 0 < len(text) <= 60 else type(value).__name__
+
+
 def _refuse(name: str, value: Any, wanted: str, owner: str) -> None:
-    shown = repr(value)
-    shown = shown if len(shown) <= 60 else type(value).__name__
+    got, then = shown(value), f"see help({owner.removesuffix('.__init__')})"
     if wanted == _SIMPLE[bytes].wanted:
-        shown, then = type(value).__name__, "read it first: Path(…).read_bytes()"
+        got, then = type(value).__name__, "read it first: Path(…).read_bytes()"
     elif wanted == _SIMPLE[str].wanted and is_bytes(value):
-        shown, then = type(value).__name__, "decode it first"
-    else:
-        then = f"see help({owner.removesuffix('.__init__')})"
-    raise InvalidArgumentError(f"{name} must be {wanted}, got {shown}; {then}")
+        got, then = type(value).__name__, "decode it first"
+    raise InvalidArgumentError(f"{name} must be {wanted}, got {got}; {then}")
 
 
 def checked(function: F) -> F:
@@ -181,8 +190,8 @@ def check_value(name: str, value: Any, hint: Any, owner: str) -> None:
 
 def whole_number(name: str, value: Any, least: int = 1) -> int:
     """`value` as an int from `least` to 2³²−1; InvalidArgumentError naming it otherwise."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise InvalidArgumentError(f"{name} must be a whole number, got {value!r}")
+    if not is_whole(value):
+        raise InvalidArgumentError(f"{name} must be a whole number, got {shown(value)}")
     number = index(value)
     if number < least:
         raise InvalidArgumentError(f"{name} must be at least {least}, got {number}")
@@ -195,7 +204,7 @@ def number_in(name: str, value: Any, low: float, high: float, open_ends: bool = 
     """InvalidArgumentError unless it is a finite number in low…high, with `open_ends` strictly between."""
     inside = is_number(value) and abs(value) < np.inf and (low < value < high if open_ends else low <= value <= high)
     if not inside:
-        raise InvalidArgumentError(f"{name} must be a number in {low}…{high}, got {value!r}")
+        raise InvalidArgumentError(f"{name} must be a number in {low}…{high}, got {shown(value)}")
 
 
 def check_finite(name: str, values: npt.NDArray[Any], error: type[EvermindError] = InvalidArgumentError) -> None:
