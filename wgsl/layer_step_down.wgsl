@@ -1,4 +1,4 @@
-// layer_step: out = a + shared(m) + sum gate*expert(m), from hidden; reference: backend/reference/step.py; test: tests/ops/test_step.py
+// layer_step: out = a + shared(m) + sum gate*expert(m), from hidden, and the rows of the past move up by one; reference: backend/reference/step.py; test: tests/ops/test_step.py
 // LANES threads per value of out; the shared expert first, then the chosen ones in order.
 //#include layer_step
 //#include row_reduce
@@ -8,7 +8,8 @@
 @group(0) @binding(1) var<storage, read> weights: array<vec4<f32>>;  // (M)
 @group(0) @binding(2) var<storage, read> records: array<f32>;        // (B, record)
 @group(0) @binding(3) var<storage, read_write> out: array<f32>;      // (B, D) =
-@group(0) @binding(4) var<uniform> shape: Step;
+@group(0) @binding(4) var<storage, read_write> state: array<f32>;    // (B, Q, D) +=, oldest row first
+@group(0) @binding(5) var<uniform> shape: Step;
 
 @compute @workgroup_size(WG)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
@@ -31,5 +32,10 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         biases += gate * weights[bias / 4u][bias % 4u];
     }
     let sum = row_sum(thread, share);
-    if (thread % LANES == 0u && c < shape.d) { out[row * shape.d + c] = records[a_at(row) + c] + (sum + biases); }
+    if (thread % LANES > 0u || c >= shape.d) { return; }
+    out[row * shape.d + c] = records[a_at(row) + c] + (sum + biases);
+    let kept = shape.taps - 1u;
+    let first = row * shape.q * shape.d + c;
+    for (var i = 1u; i < kept; i++) { state[first + (i - 1u) * shape.d] = state[first + i * shape.d]; }
+    if (kept > 0u) { state[first + (kept - 1u) * shape.d] = records[n_at(row) + c]; }
 }

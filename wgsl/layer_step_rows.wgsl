@@ -3,29 +3,21 @@
 //#include layer_step
 //#include row_reduce
 //#include logit_key
+//#include layer_step_past
+//#include layer_step_choice
 
 @group(0) @binding(0) var<storage, read> x: array<f32>;              // (B, D)
 @group(0) @binding(1) var<storage, read> norm_conv: array<f32>;      // (D)
 @group(0) @binding(2) var<storage, read> conv: array<f32>;           // (D, K)
 @group(0) @binding(3) var<storage, read> norm_moe: array<f32>;       // (D)
 @group(0) @binding(4) var<storage, read> weights: array<f32>;        // (M), of which the router
-@group(0) @binding(5) var<storage, read_write> state: array<f32>;    // (B, Q, D) +=, oldest row first
+@group(0) @binding(5) var<storage, read> state: array<f32>;          // (B, Q, D), oldest row first
 @group(0) @binding(6) var<storage, read_write> records: array<f32>;  // (B, record) =
 @group(0) @binding(7) var<uniform> shape: Step;
 
 const AT_ONCE = 8u; // experts whose partial sums are in workgroup memory at the same time
 var<workgroup> partial: array<f32, 2048>; // (AT_ONCE, WG)
 var<workgroup> columns: array<f32, 256>; // (WG / AT_ONCE, AT_ONCE)
-
-// x + what the convolution takes from the past, whose rows move up by one.
-fn past(row: u32, c: u32, value: f32) -> f32 {
-    let first = row * shape.q * shape.d + c;
-    let kept = shape.taps - 1u;
-    var sum = value;
-    for (var j = 1u; j <= kept; j++) { sum += conv[c * shape.taps + j] * state[first + (kept - j) * shape.d]; }
-    for (var i = 1u; i < kept; i++) { state[first + (i - 1u) * shape.d] = state[first + i * shape.d]; }
-    return sum;
-}
 
 // The logits of AT_ONCE experts from `first` on; m of the thread's columns is kept the first time.
 fn score(row: u32, first: u32, thread: u32, scale: f32) {
@@ -54,28 +46,7 @@ fn score(row: u32, first: u32, thread: u32, scale: f32) {
     }
 }
 
-// The place of expert e when all are sorted, largest logit first, equal ones lowest index first.
-fn place_of(logits: u32, e: u32) -> u32 {
-    let own = key_of(records[logits + e]);
-    var before = 0u;
-    for (var other = 0u; other < shape.e; other++) {
-        let key = key_of(records[logits + other]);
-        before += select(0u, 1u, key > own || (key == own && other < e));
-    }
-    return before;
-}
-
-// Softmax over the chosen experts' logits, of the i-th; NaN if any logit is: its expert is passed over, but the gates tell.
-fn gate(row: u32, i: u32) -> f32 {
-    let logits = logits_at(row);
-    let top = records[logits + u32(records[chosen_at(row)])];
-    var sum = 0.0;
-    for (var j = 0u; j < shape.k; j++) { sum += exp(records[logits + u32(records[chosen_at(row) + j])] - top); }
-    var bad = false;
-    for (var e = 0u; e < shape.e; e++) { bad = bad || key_of(records[logits + e]) == 0u; }
-    let value = exp(records[logits + u32(records[chosen_at(row) + i])] - top) / sum;
-    return select(value, bitcast<f32>(0x7fc00000u | i), bad);
-}
+fn logit(row: u32, e: u32) -> f32 { return records[logits_at(row) + e]; }
 
 @compute @workgroup_size(WG)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
@@ -93,7 +64,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
     for (var c = thread; c < shape.d; c += WG) {
         let n = norm_conv[c] * x[row * shape.d + c] * scale;
         let a = records[a_at(row) + c] + conv[c * shape.taps] * n;
-        if (shape.taps > 1u) { state[(row * shape.q + shape.taps - 2u) * shape.d + c] = n; }
+        records[n_at(row) + c] = n;
         records[a_at(row) + c] = a;
         squares += a * a;
     }
@@ -101,7 +72,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
     for (var first = 0u; first < shape.e; first += AT_ONCE) { score(row, first, thread, scale); }
     if (WG > 1u) { storageBarrier(); }
     for (var e = thread; e < shape.e; e += WG) {
-        let place = place_of(logits_at(row), e);
+        let place = place_of(row, e);
         if (place < shape.k) { records[chosen_at(row) + place] = f32(e); }
     }
     if (WG > 1u) { storageBarrier(); }

@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
 from evermind_web import ops
 from evermind_web.backend.base import Array, Backend
+from evermind_web.backend.kernels import step, tiles
+from evermind_web.backend.native_webgpu import NativeDevice
+from evermind_web.backend.webgpu_backend import WebGPUBackend
 from tests.cases import OpCase, op_cases
 from tests.ops.checks import agree
 from tests.parity import run_op
 
 CASES = op_cases("layer_step")
+
+
+@pytest.fixture(scope="module", params=["two dispatches", "three dispatches", "one thread a row"])
+def device(request: pytest.FixtureRequest) -> Iterator[Backend]:
+    """Plans as for few rows on a GPU, as for many, and as for a CPU that plays one."""
+    backend = WebGPUBackend(NativeDevice(), "wgpu")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tiles, "software", request.param == "one thread a row")
+        patch.setattr(step, "_WORTH", 1 << 30 if request.param == "two dispatches" else 0)
+        patch.setattr(tiles, "choose", lambda adapter_name: None)  # the backend would look at the adapter, a CPU
+        yield backend
+    backend.dispose()
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
