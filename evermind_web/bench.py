@@ -10,15 +10,17 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
-from evermind_web.checks import checked, whole_number
+from evermind_web.backend.base import Backend
+from evermind_web.batch import flat_ids
+from evermind_web.checks import check_value, checked, whole_number
 from evermind_web.environment import run_blocking
 from evermind_web.errors import InvalidArgumentError
-from evermind_web.model import Codec, EvermindLM
+from evermind_web.model import EvermindLM
 from evermind_web.rng import SeededRng
 from evermind_web.tokenizer import BPETokenizer
 from evermind_web.training import EvermindLMTrainer
@@ -34,9 +36,31 @@ SENTENCE_GAP = re.compile(f"(?<=\\.)[{JS_SPACE}]+")
 SPACE_AROUND = re.compile(f"^[{JS_SPACE}]+|[{JS_SPACE}]+$")
 
 
+@runtime_checkable
+class Encoder(Protocol):
+    """What turns text into token ids."""
+
+    def encode(self, text: str) -> list[int]: ...
+
+
+@runtime_checkable
+class Forward(Protocol):
+    """A model, or anything with its forward(tokens) → logits (T, V)."""
+
+    def forward(self, tokens: Any) -> Any: ...
+
+
+@runtime_checkable
+class ForwardAsync(Protocol):
+    """A model, or anything with its forward_async(tokens) → logits (T, V)."""
+
+    async def forward_async(self, tokens: Any) -> Any: ...
+
+
 # ── single numbers ───────────────────────────────────────────────────────────
 def perplexity(cross_entropy: float) -> float:
     """e to the mean cross-entropy in nats; infinite where a float cannot hold it."""
+    _check_loss(cross_entropy)
     try:
         return math.exp(cross_entropy)
     except OverflowError:
@@ -45,7 +69,13 @@ def perplexity(cross_entropy: float) -> float:
 
 def bits_per_token(cross_entropy: float) -> float:
     """Mean cross-entropy in bits, from nats."""
+    _check_loss(cross_entropy)
     return cross_entropy / math.log(2)
+
+
+def _check_loss(value: float) -> None:
+    if not isinstance(value, (float, np.floating)):  # NaN stays NaN
+        check_value("cross_entropy", value, float, "perplexity")
 
 
 @checked
@@ -147,7 +177,7 @@ class _Score:
 
 
 def _usable(sequences: Sequence[Sequence[int]]) -> Iterator[list[int]]:
-    return (list(s) for s in sequences if len(s) >= 2)
+    return (ids.tolist() for ids in map(flat_ids, sequences) if len(ids) >= 2)
 
 
 def _timer(measure: bool, now: Clock | None) -> Clock:
@@ -160,14 +190,14 @@ def _clock() -> float:
 
 @checked
 def benchmark_model(
-    model: Any,
+    model: Forward,
     sequences: Sequence[Sequence[int]],
     top_k: int = 5,
     measure_latency: bool = True,
     now: Clock | None = None,
     byte_lengths: npt.NDArray[np.int64] | None = None,
 ) -> BenchReport:
-    """Score a model, or anything with forward(tokens) → logits (T, V), on sequences of token ids.
+    """Score a model on sequences of token ids.
 
     Sequences under two tokens are skipped. now: a clock in milliseconds. byte_lengths: bytes of each token id, for
     bits_per_byte (see `token_byte_lengths`). Nothing to score gives cross-entropy 0.
@@ -182,7 +212,7 @@ def benchmark_model(
 
 @checked
 async def benchmark_model_async(
-    model: Any,
+    model: ForwardAsync,
     sequences: Sequence[Sequence[int]],
     top_k: int = 5,
     measure_latency: bool = True,
@@ -198,25 +228,26 @@ async def benchmark_model_async(
     return score.report(measure_latency)
 
 
-def benchmark_text(model: Any, codec: Codec, corpus: str, **options: Any) -> BenchReport:
+def benchmark_text(model: Forward, codec: Encoder, corpus: str, **options: Any) -> BenchReport:
     """`benchmark_model` on the sentences of a text; a BPETokenizer also gives bits_per_byte."""
     return benchmark_model(model, corpus_to_sequences(corpus, codec), byte_lengths=token_byte_lengths(codec), **options)
 
 
-async def benchmark_text_async(model: EvermindLM, codec: Codec, corpus: str, **options: Any) -> BenchReport:
+async def benchmark_text_async(model: ForwardAsync, codec: Encoder, corpus: str, **options: Any) -> BenchReport:
     """`benchmark_text` for a model whose device must be waited for."""
     sequences = corpus_to_sequences(corpus, codec)
     return await benchmark_model_async(model, sequences, byte_lengths=token_byte_lengths(codec), **options)
 
 
 @checked
-def corpus_to_sequences(corpus: str, codec: Codec) -> list[list[int]]:
+def corpus_to_sequences(corpus: str, codec: Encoder) -> list[list[int]]:
     """Token ids of each sentence (ended by a full stop and white space) that has two tokens or more."""
     sentences = (SPACE_AROUND.sub("", part) for part in SENTENCE_GAP.split(corpus))
     return [ids for ids in (list(codec.encode(sentence)) for sentence in sentences) if len(ids) >= 2]
 
 
-def token_byte_lengths(codec: Any) -> npt.NDArray[np.int64] | None:
+@checked
+def token_byte_lengths(codec: Encoder) -> npt.NDArray[np.int64] | None:
     """Bytes that each token id stands for, int64 (V,); None if codec is no byte-level tokenizer.
 
     In a byte-level vocabulary every character stands for one byte; special tokens stand for their own text.
@@ -231,6 +262,7 @@ def token_byte_lengths(codec: Any) -> npt.NDArray[np.int64] | None:
 
 
 # ── two models ───────────────────────────────────────────────────────────────
+@runtime_checkable
 class Scored(Protocol):
     """What a comparison needs of a report."""
 
@@ -254,6 +286,7 @@ class Comparison:
     summary: str
 
 
+@checked
 def compare_reports(candidate: Scored, baseline: Scored) -> Comparison:
     """Who has the lower perplexity; within half a percent it is a tie. NaN never wins."""
     new, old = candidate.perplexity, baseline.perplexity
@@ -269,13 +302,15 @@ def compare_reports(candidate: Scored, baseline: Scored) -> Comparison:
     return Comparison(candidate, baseline, delta, ratio, top1, winner, summary)
 
 
-def compare_models(candidate: Any, baseline: Any, sequences: Sequence[Sequence[int]], **options: Any) -> Comparison:
+def compare_models(
+    candidate: Forward, baseline: Forward, sequences: Sequence[Sequence[int]], **options: Any
+) -> Comparison:
     """`benchmark_model` on both, then `compare_reports`."""
     return compare_reports(*(benchmark_model(model, sequences, **options) for model in (candidate, baseline)))
 
 
 async def compare_models_async(
-    candidate: EvermindLM, baseline: EvermindLM, sequences: Sequence[Sequence[int]], **options: Any
+    candidate: ForwardAsync, baseline: ForwardAsync, sequences: Sequence[Sequence[int]], **options: Any
 ) -> Comparison:
     """`compare_models` for models whose device must be waited for."""
     first = await benchmark_model_async(candidate, sequences, **options)
@@ -322,7 +357,7 @@ async def train_and_benchmark_async(
     held_out_ratio: float = 0.25,
     top_k: int = 5,
     prompt: str = "The",
-    backend: Any = None,
+    backend: str | Backend | None = None,
 ) -> TrainReport:
     """Train tokenizer and model on part of a text's sentences, score the rest, and continue the prompt.
 

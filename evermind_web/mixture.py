@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+import numpy.typing as npt
 from numpy.typing import NDArray
 
 from evermind_web import ops
 from evermind_web.backend.base import Array, Backend, Buf
 from evermind_web.backend.reference.moe import choose_experts, router_logits, softmax
 from evermind_web.backend.request import resolve_backend
-from evermind_web.checks import checked
+from evermind_web.checks import checked, number_in
 from evermind_web.environment import run_blocking
 from evermind_web.errors import InvalidArgumentError
 from evermind_web.flat_model import FlatModel, Parameter
@@ -95,6 +97,7 @@ class SharedExpertMoE(FlatModel):
     def _scalars(self) -> dict[str, int]:
         return {"H": self.config.hidden_dim, "E": self.config.num_experts, "k": self.config.top_k}
 
+    @checked
     def check_rows(self, rows: Sequence[Any]) -> F32:
         """Vectors as float32 (N,D); InvalidArgumentError unless each has D numbers."""
         width = self.config.model_dim
@@ -122,6 +125,7 @@ class SharedExpertMoE(FlatModel):
                 self.backend.free(buf)
         return np.asarray(out, np.float32), MoECache(x, tuple(saved))
 
+    @checked
     async def backward_rows_async(self, d_output: F32, cache: MoECache) -> F32:
         """dx (N,D) for d_output (N,D); gradients of all parameters +=."""
         _, gates, _, order, inverse, starts, hidden = cache.saved
@@ -162,7 +166,8 @@ class SharedExpertMoE(FlatModel):
         dx = run_blocking(self.backward_rows_async(self.check_rows([d_output]), cache))
         return np.asarray(dx[0], np.float32)
 
-    async def aux_grad_step_async(self, x: Any, probs: Any, f: Any, scale: float) -> None:
+    @checked
+    async def aux_grad_step_async(self, x: Any, probs: npt.ArrayLike, f: npt.ArrayLike, scale: float) -> None:
         """Router gradient += scale·P_j·(f_j − Σ f·P)·x: the load-balance loss of one token x (D)."""
         p, share = np.asarray(probs, np.float64), np.asarray(f, np.float64)
         step = np.outer(scale * p * (share - share @ p), self.check_rows([x])[0])
@@ -178,6 +183,7 @@ class SharedExpertMoE(FlatModel):
         """Blocking twin of `aux_grad_step_async`."""
         run_blocking(self.aux_grad_step_async(x, probs, f, scale))
 
+    @checked
     def export_weights(self, fp16: bool = False) -> bytes:
         """A MoE0 checkpoint."""
         return write_moe0(self.dims, run_blocking(self.packed_weights_async()), fp16)
@@ -187,6 +193,7 @@ class SharedExpertMoE(FlatModel):
         _, packed = read_moe0(data, self.dims)
         self.load_packed(packed)
 
+    @checked
     def export_expert(self, index: int) -> list[Parameter]:
         """w1, b1, w2, b2 of routed expert `index`, copies. Raises InvalidArgumentError if there is none."""
         if not 0 <= index < self.config.num_experts:
@@ -200,15 +207,28 @@ def _route(cache: MoECache, row: int) -> Route:
     return Route([int(e) for e in experts[row]], gates[row], probs[row])
 
 
+@runtime_checkable
+class Routed(Protocol):
+    """A Route, or anything with its experts and probs."""
+
+    @property
+    def experts(self) -> Any: ...
+
+    @property
+    def probs(self) -> Any: ...
+
+
 class LoadBalanceAccumulator:
     """The Switch-style load-balance loss E·Σ_e f_e·P_e over the routes observed; 1 when all experts share evenly."""
 
+    @checked
     def __init__(self, num_experts: int) -> None:
         self.num_experts = num_experts
         self._counts, self._probs, self._tokens = np.zeros(num_experts), np.zeros(num_experts), 0
 
-    def observe(self, route: Any) -> None:
-        """Take note of one token: `route.experts` and `route.probs`."""
+    @checked
+    def observe(self, route: Routed) -> None:
+        """Take note of one token."""
         self._tokens += 1
         np.add.at(self._counts, np.asarray(route.experts, np.int64), 1)
         self._probs += np.asarray(route.probs, np.float64)
@@ -239,6 +259,7 @@ class MoETrainer:
     reference (FORMAT 12), so that `aux_weight` means the same there and here.
     """
 
+    @checked
     def __init__(
         self,
         model: SharedExpertMoE,
@@ -251,6 +272,7 @@ class MoETrainer:
         batch_size: int = 0,
         epochs: int = 1,
     ) -> None:
+        number_in("aux_weight", aux_weight, -math.inf, math.inf)
         self.model, self.aux_weight = model, aux_weight
         self.batch_size = whole_number("batch_size", batch_size, 0)
         self.epochs = whole_number("epochs", epochs)
@@ -258,6 +280,7 @@ class MoETrainer:
         self._adam = FlatAdamW(model.flat, model.table.decay_groups())
         self._hyper = model.backend.alloc((ops.HYPER_SIZE,))
 
+    @checked
     async def fit_async(self, samples: Sequence[tuple[Any, Any]]) -> list[MoEEpoch]:
         """Train on (input (D), target (D)) pairs, in order; one entry an epoch. No samples: zeros, nothing changes."""
         if not samples:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from evermind_web.backend.base import Backend
 from evermind_web.backend.request import resolve_backend
 from evermind_web.batch import Batch, Example, Tokens, check_item, item_batches
-from evermind_web.checks import checked
+from evermind_web.checks import check_value, checked
 from evermind_web.embedding import DenseBackward
 from evermind_web.environment import run_blocking
 from evermind_web.flat_model import FlatModel
@@ -78,6 +78,7 @@ class EvermindLM(LanguageModel, FlatModel):
         An `Example` has targets of its own. 0.0, and no gradient, where nothing is to be predicted. checkpoint=True
         recomputes each layer in the backward pass: the same numbers with the memory of one layer.
         """
+        check_value("checkpoint", checkpoint, bool, "EvermindLM.loss_and_backward_async")
         item = check_item(tokens, self.config.vocab_size)
         if not item.scored:
             return 0.0

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from evermind_web import ops
 from evermind_web.backend.base import Buf
 from evermind_web.backend.reference.optim import adamw_update
-from evermind_web.checks import check_fields, number_in, whole_number
+from evermind_web.checks import check_fields, checked, number_in, whole_number
 from evermind_web.errors import InvalidArgumentError
 from evermind_web.flat_vector import FlatVector
 from evermind_web.layout import ALIGN
@@ -122,12 +122,14 @@ class FlatAdamW:
         self.backend.free(self.stats)
 
 
+@runtime_checkable
 class Holder(Protocol):
     """A named array; `data` is changed in place."""
 
     data: Any
 
 
+@runtime_checkable
 class Target(Protocol):
     """What a bare AdamW steps: live arrays, such as those of a model on NumPy."""
 
@@ -142,6 +144,7 @@ class AdamW:
     shard (index, count): only parameters number p with p mod count = index are stepped and have moments.
     """
 
+    @checked
     def __init__(
         self,
         target: Target,
@@ -195,15 +198,18 @@ class DynamicLossScaler:
         self.growth_interval, self.min_scale = growth_interval, float(min_scale)
         self.overflows = self.skipped = self._streak = 0
 
+    @checked
     def check(self, parts: Iterable[Holder]) -> bool:
         """Whether any element of any `.data` is NaN or infinite."""
         return not all(np.isfinite(part.data).all() for part in parts)
 
+    @checked
     def unscale(self, parts: Iterable[Holder]) -> None:
         """Multiply every `.data` by 1/scale, in place."""
         for part in parts:
             part.data *= np.float32(1 / self.scale)
 
+    @checked
     def update(self, overflow: bool) -> bool:
         """Take note of a step; returns whether it is to be applied."""
         if overflow:
@@ -222,7 +228,11 @@ class DynamicLossScaler:
         """What `load_state` takes: scale, counters, streak."""
         return {"scale": self.scale, "overflows": self.overflows, "skipped": self.skipped, "streak": self._streak}
 
-    def load_state(self, state: dict[str, Any]) -> None:
+    @checked
+    def load_state(self, state: dict[str, float]) -> None:
         """Go on from a saved state."""
+        missing = self.state().keys() - state.keys()
+        if missing:
+            raise InvalidArgumentError(f"this state of a loss scaler lacks {', '.join(sorted(missing))}; see state()")
         self.scale, self.overflows = float(state["scale"]), int(state["overflows"])
         self.skipped, self._streak = int(state["skipped"]), int(state["streak"])

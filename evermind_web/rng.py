@@ -76,6 +76,7 @@ class SeededRng:
         """The next n uniform numbers, float64 (n,)."""
         return self.states(n) / float(MODULUS)
 
+    @checked
     def states(self, n: int) -> npt.NDArray[np.uint32]:
         """The next n states, n >= 1; the stream doubles by jumping ahead 1, 2, 4, … states."""
         states = np.empty(n, np.uint32)

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from evermind_web.backend.base import Backend
+from evermind_web.checks import checked
 from evermind_web.errors import InvalidArgumentError
 from evermind_web.formats.arch import FIELDS, Arch, evermind_tensor_spec, param_count_of
 from evermind_web.formats.crc import TRAILER_BYTES
@@ -39,6 +41,7 @@ def buffer_bytes(arch: Any) -> int:
     return F32 * max(size for _, size in ParamTable(evermind_tensor_spec(arch)).units())
 
 
+@checked
 def activation_bytes(arch: Any, rows: int, shared_layers: bool = False) -> int:
     """What a forward and backward pass over `rows` tokens keeps; shared_layers: with activation checkpointing.
 
@@ -52,6 +55,7 @@ def activation_bytes(arch: Any, rows: int, shared_layers: bool = False) -> int:
     return F32 * (3 * padded(N) + 2 * N + ALIGN + residual + layers * layer + gradient)
 
 
+@checked
 def training_bytes(arch: Any, rows: int = STEP_ROWS, checkpoint: bool = False, keep_best: bool = False) -> int:
     """Weights, gradients and AdamW's two moments (16 bytes a parameter), and activations of a step of `rows` tokens.
 
@@ -62,6 +66,7 @@ def training_bytes(arch: Any, rows: int = STEP_ROWS, checkpoint: bool = False, k
     return vectors * weights + weights // ALIGN + activation_bytes(arch, rows, checkpoint)
 
 
+@checked
 def adapter_parameters(arch: Any, rank: int, all_linear: bool = False) -> int:
     """Weights of an adapter on the embedding; all_linear: also on every w1 and w2."""
     a = Arch.of(arch)
@@ -71,6 +76,7 @@ def adapter_parameters(arch: Any, rank: int, all_linear: bool = False) -> int:
     return count
 
 
+@checked
 def base_bytes(arch: Any, base_quant: str = "none") -> int:
     """The frozen base of `LoraModel.from_checkpoint`: its embedding may be packed, its layers are float32."""
     a = Arch.of(arch)
@@ -83,6 +89,7 @@ def base_bytes(arch: Any, base_quant: str = "none") -> int:
     return layers + packed[base_quant]
 
 
+@checked
 def personalize_bytes(
     arch: Any, rank: int = 8, all_linear: bool = False, base_quant: str = "none", rows: int = STEP_ROWS
 ) -> int:
@@ -103,6 +110,7 @@ def writing_bytes(arch: Any) -> int:
     return weight_bytes(a) + F32 * (state + 3 * a.vocab_size)
 
 
+@checked
 def file_bytes(arch: Any, fp16: bool = True) -> int:
     """The EVL0 file: what is downloaded and stored."""
     return HEADER_BYTES + (2 if fp16 else 4) * param_count_of(arch) + TRAILER_BYTES
@@ -137,7 +145,8 @@ class Limits:
     download: int = 0
 
     @classmethod
-    def of_backend(cls, backend: Any, memory: int = 0, download: int = 0) -> Limits:
+    @checked
+    def of_backend(cls, backend: Backend, memory: int = 0, download: int = 0) -> Limits:
         """Of an open backend. NumPy in a browser has WebAssembly's 4 GiB, of which half is left for others."""
         largest = min(backend.max_buffer_bytes, WASM_MEMORY // 2)
         return cls(largest, largest, memory or cls().memory, download)
@@ -156,6 +165,7 @@ class Suggestion:
     fits: bool = field(default=True)
 
 
+@checked
 def needed_bytes(arch: Any, purpose: str, rows: int = STEP_ROWS) -> int:
     """Memory for "write", "personalize" (an adapter of rank 8 on the embedding) or "train"."""
     if purpose not in PURPOSES:
@@ -165,6 +175,7 @@ def needed_bytes(arch: Any, purpose: str, rows: int = STEP_ROWS) -> int:
     return (training_bytes(arch, rows) if purpose == "train" else personalize_bytes(arch, rows=rows)) + SCRATCH
 
 
+@checked
 def problem(arch: Any, limits: Limits, purpose: str = "train", rows: int = STEP_ROWS) -> str:
     """Which limit a model of this shape runs into, with both numbers; "" if it fits."""
     buffer, memory, file = buffer_bytes(arch), needed_bytes(arch, purpose, rows), file_bytes(arch)
@@ -179,6 +190,7 @@ def problem(arch: Any, limits: Limits, purpose: str = "train", rows: int = STEP_
     return ""
 
 
+@checked
 def suggest_config(
     limits: Limits | Mapping[str, int] | None = None,
     vocab_size: int = 4096,

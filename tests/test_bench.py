@@ -145,7 +145,7 @@ def test_bits_per_byte_counts_what_the_tokens_stand_for() -> None:
     report = bench.benchmark_text(model, tokenizer, text, measure_latency=False)
     scored = len(text.encode("utf-8")) - int(lengths[tokenizer.encode(text)[0]])
     assert report.bits_per_byte == pytest.approx(report.bits_per_token * report.tokens / scored)
-    assert bench.token_byte_lengths(SimpleNamespace()) is None
+    assert bench.token_byte_lengths(SimpleNamespace(encode=list)) is None
 
 
 def test_train_and_benchmark_follows_the_reference() -> None:

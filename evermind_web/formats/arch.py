@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Any, NamedTuple
 
+from evermind_web.errors import InvalidArgumentError
+
 FIELDS = ("vocab_size", "d_model", "num_layers", "conv_kernel", "hidden_dim", "num_experts", "top_k")
 
 
@@ -26,9 +28,12 @@ class Arch(NamedTuple):
 
     @classmethod
     def of(cls, config: Any) -> Arch:
-        """From seven integers in that order, or from any object with these fields."""
-        words = config if isinstance(config, (tuple, list)) else [getattr(config, field) for field in FIELDS]
-        return cls(*(int(word) for word in words))
+        """From seven integers in that order, or from any object with these fields. InvalidArgumentError for others."""
+        try:
+            words = config if isinstance(config, (tuple, list)) else [getattr(config, field) for field in FIELDS]
+            return cls(*(int(word) for word in words))
+        except (AttributeError, TypeError, ValueError) as error:
+            raise InvalidArgumentError(f"a shape has {', '.join(FIELDS)}, got {config!r}: {error}") from None
 
 
 class TensorSpec(NamedTuple):

@@ -12,7 +12,7 @@ import json
 import math
 import struct
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -50,10 +50,24 @@ class NamedTensor(NamedTuple):
     data: npt.NDArray[Any]
 
 
+@runtime_checkable
+class Named(Protocol):
+    """Anything with a name, a shape and float data."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def data(self) -> Any: ...
+
+
 # ── writing ──────────────────────────────────────────────────────────────────
 @checked
 def tensors_to_safetensors(
-    tensors: Iterable[Any], fp16: bool = False, metadata: Mapping[str, str] | None = None
+    tensors: Iterable[Named], fp16: bool = False, metadata: Mapping[str, str] | None = None
 ) -> bytes:
     """A file of float tensors (objects with .name, .shape, .data), F32 or, with fp16, F16.
 

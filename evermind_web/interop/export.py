@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from evermind_web.checks import checked
 from evermind_web.environment import run_blocking
@@ -31,6 +31,7 @@ PRODUCER = "evermind_web"
 BINARY, JSON, MARKDOWN = "application/octet-stream", "application/json", "text/markdown"
 
 
+@runtime_checkable
 class SupportsTokenizerJson(Protocol):
     """A tokenizer that can write its tokenizer.json."""
 

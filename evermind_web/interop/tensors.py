@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -13,26 +13,13 @@ from evermind_web.checks import checked
 from evermind_web.environment import run_blocking
 from evermind_web.errors import FormatError
 from evermind_web.formats.arch import Arch, evermind_tensor_spec, iter_tensor_spec, param_count_of
-from evermind_web.formats.safetensors_io import NamedTensor, read_metadata, safetensors_to_tensors
+from evermind_web.formats.safetensors_io import Named, NamedTensor, read_metadata, safetensors_to_tensors
 from evermind_web.model import EvermindLM
 from evermind_web.params import F32, check_arch
 
 TOP_K_KEY = "evermind.top_k"  # in the metadata of our safetensors files; no shape tells it
 DEFAULT_TOP_K = 2
 HEADS = ("lm_head.weight", "output.weight")  # what other programs call an output head
-
-
-class Named(Protocol):
-    """Anything with a name, a shape and float data."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-    @property
-    def data(self) -> Any: ...
 
 
 @checked

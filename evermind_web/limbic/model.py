@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from evermind_web import ops
 from evermind_web.backend.base import Backend, Buf
@@ -110,7 +111,8 @@ class LimbicModel(FlatModel):
         self.backend.write(buf, array)
         return buf
 
-    async def forward_async(self, x: Any, hidden: Any, state: Any) -> LimbicOutput:
+    @checked
+    async def forward_async(self, x: npt.ArrayLike, hidden: npt.ArrayLike, state: npt.ArrayLike) -> LimbicOutput:
         """One step from x (I), hidden (H) and state (A). Raises InvalidArgumentError for wrong lengths."""
         bufs = self.inputs([x], [hidden], [state])
         try:
@@ -138,8 +140,14 @@ class LimbicModel(FlatModel):
         columns = np.asarray(rewards, np.float32).reshape(len(change), 1), np.full((len(change), 1), weight, np.float32)
         return np.concatenate([change, *columns], axis=1, dtype=np.float32)
 
+    @checked
     async def backward_step_async(
-        self, x: Any, hidden: Any, state: Any, delta_target: Any, reward_target: float
+        self,
+        x: npt.ArrayLike,
+        hidden: npt.ArrayLike,
+        state: npt.ArrayLike,
+        delta_target: npt.ArrayLike,
+        reward_target: float,
     ) -> LimbicLoss:
         """Loss ½Σ(delta − target)² + ½·reward_weight·(reward − target)² of one sample; gradients +=."""
         targets = self.target_rows([delta_target], [reward_target], 1.0)
@@ -158,6 +166,7 @@ class LimbicModel(FlatModel):
         """Blocking twin of `backward_step_async`."""
         return run_blocking(self.backward_step_async(x, hidden, state, delta_target, reward_target))
 
+    @checked
     async def export_weights_async(self, fp16: bool = False) -> bytes:
         """An LMBC checkpoint."""
         return write_lmbc(self.dims, await self.packed_weights_async(), fp16)

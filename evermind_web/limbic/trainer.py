@@ -9,6 +9,7 @@ from typing import Any
 
 from evermind_web import ops
 from evermind_web.backend.base import Buf
+from evermind_web.checks import checked, number_in
 from evermind_web.environment import run_blocking
 from evermind_web.errors import InvalidArgumentError, NonFiniteError
 from evermind_web.limbic.model import LimbicModel
@@ -21,6 +22,7 @@ Sample = tuple[Any, Any, Any, float]  # input (I), state (A), target of the stat
 class LimbicTrainer:
     """Moments and step count live on over several `train` calls."""
 
+    @checked
     def __init__(self, model: LimbicModel) -> None:
         self.model = model
         every = frozenset(model.table.by_name)
@@ -34,6 +36,7 @@ class LimbicTrainer:
         hidden = [model.init_hidden()] * len(samples)
         return [*model.inputs(list(x), hidden, list(state)), model.upload(targets)]
 
+    @checked
     async def train_async(
         self,
         samples: Sequence[Sample],
@@ -54,6 +57,7 @@ class LimbicTrainer:
         """
         options = AdamWOptions(learning_rate, beta1, beta2, eps, weight_decay)
         whole_number("epochs", epochs)
+        number_in("max_grad_norm", max_grad_norm, 0, math.inf)
         if not samples:
             raise InvalidArgumentError("no samples to train on; give at least one experience")
         history = list[float]()
@@ -90,6 +94,7 @@ class LimbicTrainer:
         """Blocking twin of `train_async`."""
         return run_blocking(self.train_async(samples, **options))
 
+    @checked
     async def evaluate_async(self, samples: Sequence[Sample]) -> float:
         """Mean loss without an update; 0.0 for no samples."""
         if not samples:

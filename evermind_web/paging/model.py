@@ -19,6 +19,7 @@ from evermind_web.backend.reference import moe
 from evermind_web.backend.reference.moe import Expert, choose_experts, router_logits, softmax
 from evermind_web.backend.request import resolve_backend
 from evermind_web.batch import I32, Batch, Item, Tokens, item_batches, make_batch, next_token_item
+from evermind_web.checks import checked
 from evermind_web.embedding import DenseEmbedding
 from evermind_web.environment import run_blocking
 from evermind_web.flat_vector import FlatVector, part_sizes
@@ -89,6 +90,7 @@ class PagedEvermindLM(LanguageModel):
         self.layers: list[PagedLayer] = []
 
     @classmethod
+    @checked
     async def open_async(
         cls,
         source: str | os.PathLike[str] | bytes | ByteSource | ExpertSource,

@@ -11,12 +11,14 @@ import struct
 import urllib.error
 import urllib.request
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from evermind_web import environment, strict_json
+from evermind_web.checks import checked
 from evermind_web.errors import FormatError, InvalidArgumentError, StorageError
 from evermind_web.formats import evl0, package
 from evermind_web.formats.arch import FIELDS, Arch, evermind_tensor_spec, param_count_of
@@ -50,6 +52,7 @@ class MemoryBytes:
 
     local = True
 
+    @checked
     def __init__(self, data: bytes) -> None:
         self._data, self.size = data, len(data)
 
@@ -66,6 +69,7 @@ class FileBytes:
 
     local = True
 
+    @checked
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path)
         try:
@@ -96,11 +100,14 @@ class HttpBytes:
 
     local = False
 
-    def __init__(self, url: str, fetch: Any = None) -> None:
-        self.url, self._fetch, self.size, self._tag = url, fetch, 0, ""
+    @checked
+    def __init__(self, url: str, fetch: Callable[..., Any] | None = None) -> None:
+        self.url, self.size, self._tag = url, 0, ""
+        self._fetch: Any = fetch
 
     @classmethod
-    async def open(cls, url: str, fetch: Any = None) -> HttpBytes:
+    @checked
+    async def open(cls, url: str, fetch: Callable[..., Any] | None = None) -> HttpBytes:
         """Ask for the first byte, which tells the size. Raises StorageError: not there, or a server without ranges."""
         if fetch is None and environment.IN_BROWSER:
             raise InvalidArgumentError("in a page HttpBytes needs fetch=js.fetch")
@@ -164,6 +171,7 @@ def _whole(data: bytes, count: int, what: str) -> bytes:
 
 
 # ── tensors ──────────────────────────────────────────────────────────────────
+@runtime_checkable
 class ExpertSource(Protocol):
     """What a paged model reads from."""
 
@@ -194,6 +202,7 @@ class CheckpointSource:
         self.expert_stored_bytes = self._item * self._expert
 
     @classmethod
+    @checked
     async def open(cls, data: ByteSource, verify: bool | None = None) -> CheckpointSource:
         """Read and check the header.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from ..checks import checked
 from ..environment import IN_BROWSER
 from .backup import export_all as export_all
 from .backup import import_all as import_all
@@ -14,6 +15,7 @@ from .base import Store as Store
 from .memory import MemoryStore as MemoryStore
 
 
+@checked
 async def open_store(name: str | os.PathLike[str] = "evermind") -> Store:
     """Open (or create) a store.
 

@@ -133,6 +133,7 @@ class BPETokenizer:
         """The tokenizer.json text; Hugging Face `tokenizers` gives the same ids with it."""
         return huggingface.render(self.definition)
 
+    @checked
     def save(self, path: str | Path) -> None:
         """Write `to_str()` to a file, UTF-8."""
         Path(path).write_text(self.to_str(), encoding="utf-8", newline="\n")

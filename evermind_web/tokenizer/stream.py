@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from operator import index
 from typing import TYPE_CHECKING
 
+from evermind_web.checks import check_value
 from evermind_web.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -29,6 +30,9 @@ class StreamDecoder:
     """
 
     def __init__(self, tokenizer: BPETokenizer, skip_special_tokens: bool = False) -> None:
+        if not hasattr(tokenizer, "engine"):
+            raise InvalidArgumentError(f"tokenizer must be a BPETokenizer, got {tokenizer!r:.60}")
+        check_value("skip_special_tokens", skip_special_tokens, bool, "StreamDecoder")
         engine = tokenizer.engine
         self._skipped = engine.special_ids if skip_special_tokens else frozenset()
         self._bytes = engine.byte_decoder()
