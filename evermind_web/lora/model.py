@@ -142,6 +142,7 @@ class LoraModel(LanguageModel):
     def adapter(self, name: str) -> NamedAdapter:
         """An adapter by name. After writing to its tensors on the host call `upload`."""
         if name not in self._adapters:
+            self.backend.flush()  # a model that was disposed says so here
             raise InvalidArgumentError(f"no adapter is called {name!r}; there are {self.adapter_names}")
         return self._adapters[name]
 
@@ -284,6 +285,7 @@ class LoraModel(LanguageModel):
 
     def unmerge_adapter(self) -> None:
         """Undo `merge_adapter`: the base is bit for bit what it was. Queued; nothing waits."""
+        self.backend.flush()
         if self.merged is None:
             raise InvalidArgumentError("nothing is merged")
         if self.base.changed:
@@ -386,6 +388,7 @@ class LoraModel(LanguageModel):
 
     def memory_bytes(self) -> dict[str, int]:
         """Device bytes of the base's embedding and layers, of all adapters, and of merged copies."""
+        self.backend.flush()
         adapters = sum(a.bound.nbytes for a in self._adapters.values()) + (self._mix.nbytes if self._mix else 0)
         return self.base.memory_bytes() | {"adapters": adapters, "merged_copies": self._weights.nbytes()}
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from evermind_web.backend.base import Buf
 from evermind_web.batch import Example, Tokens
-from evermind_web.checks import checked
+from evermind_web.checks import checked, disposed
 from evermind_web.environment import run_blocking
 from evermind_web.language_model import LanguageModel
 from evermind_web.lora.adapter import DEFAULT_SEED, LoRAAdapter
@@ -188,3 +188,4 @@ class EvermindLMLoRA(LanguageModel):
         if self._set_aside is not None:
             self.backend.free(self._set_aside)
             self._set_aside = None
+        self.backend = disposed(type(self).__name__)

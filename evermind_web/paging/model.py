@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from evermind_web import ops
-from evermind_web.backend.base import Backend, Buf
+from evermind_web.backend.base import Array, Backend, Buf
 from evermind_web.backend.reference import moe
 from evermind_web.backend.reference.moe import Expert, choose_experts, router_logits, softmax
 from evermind_web.backend.request import resolve_backend
 from evermind_web.batch import I32, Batch, Item, Tokens, item_batches, make_batch, next_token_item
-from evermind_web.checks import checked
+from evermind_web.checks import checked, disposed
 from evermind_web.embedding import DenseEmbedding
 from evermind_web.environment import run_blocking
 from evermind_web.flat_vector import FlatVector, part_sizes
@@ -159,8 +159,11 @@ class PagedEvermindLM(LanguageModel):
             host = router.reshape(E, D), expert_of(shared, self.config)
             self.layers.append(PagedLayer(conv, norm_conv, norm_moe, *host))
 
-    async def mixture(self, layer: int, a: Buf, m: Buf, out: Buf, rows: int) -> None:
-        """out (N,D) = a + shared(m) + Σ gate · expert(m) for the first `rows` rows, 0 for the others."""
+    async def mixture(self, layer: int, a: Buf, m: Buf, out: Buf, rows: int) -> Array:
+        """out (N,D) = a + shared(m) + Σ gate · expert(m) for the first `rows` rows, 0 for the others.
+
+        Returns the experts (rows,k) that were chosen.
+        """
         w, k = self.layers[layer], self.config.top_k
         on_a, on_m = await self.backend.read(a, m)
         x = on_m[:rows]
@@ -178,9 +181,15 @@ class PagedEvermindLM(LanguageModel):
                 # The expert is not kept in a variable: it may have to leave memory before the next one is read.
                 result[slots // k] += gates[slots, None] * _apply(await self.experts.get(layer, expert), x[slots // k])
         self.backend.write(out, result)
+        return chosen
 
-    async def _through(self, batch: Batch, scratch: Rows, states: Sequence[Buf] = ()) -> Buf:
-        """Rows of a batch through all layers: x (N,D). states: those of a decoder, filled with the last normed rows."""
+    async def _through(
+        self, batch: Batch, scratch: Rows, states: Sequence[Buf] = (), chosen: list[Array] | None = None
+    ) -> Buf:
+        """Rows of a batch through all layers: x (N,D). states: those of a decoder, filled with the last normed rows.
+
+        chosen: takes what each `mixture` returns.
+        """
         backend, N, D = self.backend, len(batch.tokens), self.config.d_model
         tokens, pos = scratch.of(batch.tokens, "int32"), scratch.of(batch.pos, "int32")
         x, n, a, m = (scratch.new((N, D)) for _ in range(4))
@@ -192,7 +201,9 @@ class PagedEvermindLM(LanguageModel):
                 _keep_last(backend, n, batch.rows, self.config, states[i])
             ops.conv_fwd(backend, (x, n, w.conv, pos), (a,))
             ops.rmsnorm_fwd(backend, (a, w.norm_moe), (m, rstd))
-            await self.mixture(i, a, m, x, batch.rows)
+            experts = await self.mixture(i, a, m, x, batch.rows)
+            if chosen is not None:
+                chosen.append(experts)
         return x
 
     # ---- what `LanguageModel` asks for ----
@@ -215,6 +226,14 @@ class PagedEvermindLM(LanguageModel):
         finally:
             scratch.free()
         return np.asarray(out[: len(ids)], np.float32)
+
+    async def _choices(self, batch: Batch) -> list[Array]:
+        scratch, chosen = Rows(self.backend), list[Array]()
+        try:
+            await self._through(batch, scratch, chosen=chosen)
+        finally:
+            scratch.free()
+        return chosen
 
     async def evaluate_items(self, items: Sequence[Item], weights: Sequence[float]) -> float:
         """See `LanguageModel`."""
@@ -262,6 +281,7 @@ class PagedEvermindLM(LanguageModel):
             self.layers.clear()
             self.experts.clear()
             self._source.close()
+        self.backend = disposed(type(self).__name__)
 
 
 class PagedDecoder(Decoder):
