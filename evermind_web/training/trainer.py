@@ -214,7 +214,8 @@ class EvermindLMTrainer:
             self.loss_scaler.load_state(state.scaler)
 
     def dispose(self) -> None:
-        """Give the moments back, and what is kept of a fit that was stopped."""
+        """Give back the moments, what is kept of a fit that was stopped, and what the model's passes took."""
+        self.model.free_tapes()
         self._best.free()
         if self._adam is not None:
             self._adam.free()

@@ -50,6 +50,22 @@ def test_a_window_as_one_batch_is_the_mean_of_its_sequences(lengths: tuple[int, 
     model.dispose()
 
 
+def test_a_trainer_that_is_disposed_leaves_the_model_as_it_was_before() -> None:
+    """But for its gradients: neither moments nor the buffers of passes stay, which took most of the memory."""
+    backend = CountingBackend(NumpyBackend())
+    model = make_model(backend, RAGGED)
+    model.zero_grad()
+    assert model.grads
+    held, sequences = set(backend.live), RAGGED.sequences()
+    trainer = EvermindLMTrainer(model, accum_steps=2, eval_every=1)
+    trainer.fit(sequences, validation=sequences[:1])
+    trainer.dispose()
+    assert backend.live == held
+    assert np.isfinite(model.evaluate(sequences))
+    model.dispose()
+    assert not backend.live
+
+
 def three_steps(model: EvermindLM, sequences: list[Any], **options: Any) -> bytes:
     """Weights after three steps of all sequences."""
     settings = {"lr": 0.02, "epochs": 3, "accum_steps": len(sequences)} | options
