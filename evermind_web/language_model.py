@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from evermind_web import generation, ops
-from evermind_web.backend.base import Backend
+from evermind_web.backend.base import Array, Backend
 from evermind_web.batch import (
     I32,
     Batch,
@@ -128,16 +128,16 @@ class LanguageModel:
         ids = self.check_sequence(tokens)
         if not len(ids):
             raise InvalidArgumentError("no tokens, so no expert was chosen; give at least one")
-        views = await self.views_async()
-        batch = make_batch([next_token_item(ids)], [0.0], self.backend.row_multiple)
-        tape = self.tape(len(batch.tokens), shared_layers=False)
+        batch, experts = make_batch([next_token_item(ids)], [0.0], self.backend.row_multiple), self.config.num_experts
+        counts = [np.bincount(c[: len(ids)].ravel(), minlength=experts) for c in await self._choices(batch)]
+        return np.asarray(np.array(counts) / (len(ids) * self.config.top_k), np.float32)
+
+    async def _choices(self, batch: Batch) -> list[Array]:
+        """The experts (N,k) that each layer chooses for the rows of a batch."""
+        views, tape = await self.views_async(), self.tape(len(batch.tokens), shared_layers=False)
         tape.load(batch)
         forward(tape, views)
-        experts = self.config.num_experts
-        use = np.zeros((len(tape.layers), experts), np.float32)
-        for row, chosen in zip(use, await self.backend.read(*(t.experts for t in tape.layers)), strict=True):
-            row[:] = np.bincount(chosen[: len(ids)].ravel(), minlength=experts) / chosen[: len(ids)].size
-        return use
+        return await self.backend.read(*(t.experts for t in tape.layers))
 
     def expert_use(self, tokens: Tokens) -> F32:
         """Blocking twin of `expert_use_async`."""
