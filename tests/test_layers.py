@@ -79,7 +79,7 @@ MAY_IMPORT = {
     "quant": {"errors", "checks"},
     "formats": {"errors", "checks", "quant", "layout", "strict_json"},
     "tokenizer": {"errors", "checks", "strict_json"},
-    "store": {"errors", "checks", "environment", "formats.crc", "strict_json"},
+    "store": {"errors", "checks", "environment", "formats.crc", "formats.stored_zip", "strict_json"},
     "params": {"errors", "checks", "formats.arch", "layout", "rng"},
     "batch": {"errors", "checks", "layout", "ops"},
     "ops": {"errors", "backend.base"},

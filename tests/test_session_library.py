@@ -20,7 +20,8 @@ from evermind_web.errors import (
     StorageError,
     StorageFullError,
 )
-from evermind_web.session import Library, Session, stored_zip
+from evermind_web.formats import stored_zip
+from evermind_web.session import Library, Session
 from evermind_web.session.adapter_file import PEFT
 from evermind_web.session.container import ADAPTER, MANIFEST, MODEL, TOKENIZER, Package, pack, unpack
 from evermind_web.session.texts import check_learnable, excerpt, read_text, split, training_windows

@@ -16,6 +16,7 @@ import numpy as np
 
 from evermind_web import strict_json
 from evermind_web.errors import FormatError
+from evermind_web.formats import stored_zip
 from evermind_web.formats.arch import evermind_tensor_spec, param_count_of
 from evermind_web.formats.crc import crc32, verify_crc_trailer
 from evermind_web.formats.delta import deserialize_row_delta
@@ -26,7 +27,7 @@ from evermind_web.formats.moe0 import moe_tensor_spec, read_moe0
 from evermind_web.formats.safetensors_io import read_arrays
 from evermind_web.formats.sniff import describe, truncated
 from evermind_web.interop.package import EvermindModelPackage
-from evermind_web.session import container, stored_zip
+from evermind_web.session import container
 from evermind_web.store.backup import read_backup
 from evermind_web.tokenizer import BPETokenizer
 from evermind_web.training import state as training_state

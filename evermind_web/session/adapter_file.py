@@ -11,11 +11,11 @@ from collections.abc import Mapping
 
 from evermind_web import strict_json
 from evermind_web.errors import ConfigMismatchError, FormatError, InvalidArgumentError
+from evermind_web.formats import stored_zip
 from evermind_web.formats.arch import Arch, evermind_tensor_spec
 from evermind_web.lora import LoraConfig, LoraModel, peft_io
 from evermind_web.lora.peft_io import CONFIG_FILE, WEIGHTS_FILE
 from evermind_web.params import ParamTable
-from evermind_web.session import stored_zip
 
 BLOB = "adapter.lora"
 PEFT = (CONFIG_FILE, WEIGHTS_FILE)

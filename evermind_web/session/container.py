@@ -14,10 +14,11 @@ from typing import Any
 
 from evermind_web import strict_json
 from evermind_web.errors import FormatError
+from evermind_web.formats import stored_zip
 from evermind_web.formats.evl0 import inspect_evl0
 from evermind_web.formats.lora_blob import read_lora
 from evermind_web.formats.sniff import describe
-from evermind_web.session import adapter_file, stored_zip
+from evermind_web.session import adapter_file
 
 FORMAT = "evermind"
 VERSION = 1

@@ -9,21 +9,19 @@ and then writes everything in one transaction. The same store gives the same byt
 
 from __future__ import annotations
 
-import io
 import json
-import zipfile
 import zlib
 from collections.abc import Iterable
 from typing import Any
 
 from .. import strict_json
 from ..errors import EvermindError, FormatError
+from ..formats import stored_zip
 from .base import JsonObject, Record, SaveItem, Store, prepare
 
 FORMAT = "evermind_web backup"
 VERSION = 1
 _MANIFEST = "manifest.json"
-_EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 async def export_all(store: Store, names: Iterable[str] | None = None) -> bytes:
@@ -33,19 +31,15 @@ async def export_all(store: Store, names: Iterable[str] | None = None) -> bytes:
     """
     wanted = [record.name for record in await store.list()] if names is None else list(names)
     rows: list[JsonObject] = []
-    parts: list[tuple[str, bytes]] = []
+    members: dict[str, bytes] = {_MANIFEST: b""}  # it comes first
     for number, name in enumerate(wanted):
         record, data = await store.load(name)
         member = f"data/{number:04d}.bin"
         rows.append({**record.to_json(), "member": member})
-        parts.append((member, data))
+        members[member] = data
     manifest = {"format": FORMAT, "version": VERSION, "records": rows}
-    text = json.dumps(manifest, ensure_ascii=False, sort_keys=True, indent=1)
-    target = io.BytesIO()
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as archive:
-        for member, data in [(_MANIFEST, text.encode()), *parts]:
-            archive.writestr(zipfile.ZipInfo(member, _EPOCH), data)
-    return target.getvalue()
+    members[_MANIFEST] = json.dumps(manifest, ensure_ascii=False, sort_keys=True, indent=1).encode()
+    return stored_zip.write(members)
 
 
 async def import_all(store: Store, backup: bytes, *, replace: bool = False) -> list[Record]:
@@ -59,31 +53,17 @@ async def import_all(store: Store, backup: bytes, *, replace: bool = False) -> l
 
 def read_backup(backup: bytes) -> list[SaveItem]:
     """What a backup holds, wholly checked. Raises: FormatError saying what is wrong with the file."""
-    try:
-        with zipfile.ZipFile(io.BytesIO(backup)) as archive:
-            members = _stored_members(archive, len(backup))
-            rows = _manifest_rows(members)
-            return [_item(row, members) for row in rows]
-    except (zipfile.BadZipFile, EOFError, ArithmeticError, OSError, ValueError, KeyError, RuntimeError) as error:
-        if isinstance(error, EvermindError):
-            raise
-        raise FormatError(f"not a backup, or a damaged one: {error}; choose a file made by export") from error
-
-
-def _stored_members(archive: zipfile.ZipFile, limit: int) -> dict[str, bytes]:
-    """Name → bytes, each checked against the zip's own CRC. Compressed members are refused: they could be bombs."""
-    infos = archive.infolist()
-    if any(info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1 for info in infos):
-        raise FormatError("this zip file is compressed or encrypted; a backup is neither: choose a file made by export")
-    if len({info.filename for info in infos}) != len(infos) or sum(info.file_size for info in infos) > limit:
-        raise FormatError("this backup names members twice; choose a file made by export")
-    return {info.filename: archive.read(info) for info in infos}
+    members = stored_zip.read(backup, "the backup")
+    return [_item(row, members) for row in _manifest_rows(members)]
 
 
 def _manifest_rows(members: dict[str, bytes]) -> list[JsonObject]:
     if _MANIFEST not in members:
         raise FormatError(f"not a backup: it has no {_MANIFEST}; choose a file made by export")
-    manifest: Any = strict_json.loads(members[_MANIFEST].decode())
+    try:
+        manifest: Any = strict_json.loads(members[_MANIFEST].decode())
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"not a backup, or a damaged one: its {_MANIFEST} is no JSON ({error})") from None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise FormatError(f"not a backup: its {_MANIFEST} is of another program")
     if manifest.get("version") != VERSION:

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 import evermind_web as ew
 from evermind_web.cli.contents import contents
 from evermind_web.errors import EvermindError, FormatError, InvalidArgumentError
-from evermind_web.formats import evl0, lmbc, moe0
+from evermind_web.formats import evl0, lmbc, moe0, stored_zip
 from evermind_web.formats import safetensors_io as safetensors
 from evermind_web.interop.package import EvermindModelPackage
-from evermind_web.session import container, stored_zip
+from evermind_web.session import container
 from evermind_web.session.model_set import read_tokenizer
 from evermind_web.store import MemoryStore, SaveItem
 from evermind_web.store.backup import read_backup

@@ -118,7 +118,7 @@ async def test_two_records_of_one_name_are_refused() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"<!doctype html>404", b"PK\x05\x06" + bytes(18), zipped({"a": b""})], ids=repr)
 def test_other_files_are_no_backup(data: bytes) -> None:
-    with pytest.raises(FormatError, match="not a backup"):
+    with pytest.raises(FormatError, match=r"not a backup|the backup is damaged or cut off"):
         read_backup(data)
 
 

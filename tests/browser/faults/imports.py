@@ -20,9 +20,9 @@ from playwright.async_api import Page
 
 import evermind_web as ew
 from evermind_web import errors
-from evermind_web.formats import lora_blob
+from evermind_web.formats import lora_blob, stored_zip
 from evermind_web.lora import LoraConfig, peft_io
-from evermind_web.session import container, stored_zip
+from evermind_web.session import container
 from evermind_web.session.arrivals import content_name
 from evermind_web.store import MemoryStore, SaveItem, export_all
 from tests.faults import mutation, parsers

@@ -1,4 +1,4 @@
-"""A stored (not compressed) zip: several files as one, the same bytes for the same content."""
+"""A stored (not compressed) zip: several files as one that any zip tool opens, the same bytes for the same content."""
 
 from __future__ import annotations
 
@@ -21,14 +21,18 @@ def write(files: Mapping[str, bytes]) -> bytes:
 
 
 def read(data: bytes, name: str) -> dict[str, bytes]:
-    """The files by path; `name` is for messages. Raises FormatError for what is damaged, compressed or named twice."""
+    """The files by path, each checked against its CRC-32; `name` is for messages.
+
+    Raises FormatError for what is damaged, compressed, encrypted or named twice.
+    """
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             infos = archive.infolist()
             # Members are stored, so none can be larger than the file: a zip bomb is refused before it is read.
-            stored = all(i.compress_type == zipfile.ZIP_STORED for i in infos)
+            stored = all(i.compress_type == zipfile.ZIP_STORED and not i.flag_bits & 1 for i in infos)
             if not stored or sum(i.file_size for i in infos) > len(data):
-                raise FormatError(f"{name} was packed again by another program. Import the exported file itself.")
+                how = "packed again by another program, compressed or encrypted"
+                raise FormatError(f"{name} was {how}. Import the exported file itself.")
             if len({i.filename for i in infos}) != len(infos):
                 raise FormatError(f"{name} is damaged: it names a file twice. Export it again.")
             return {i.filename: archive.read(i) for i in infos}
