@@ -1,4 +1,4 @@
-"""What the page and its worker hold on JavaScript's heap, from V8's own snapshots.
+"""What the page and its worker hold: on JavaScript's heap, from V8's own snapshots, and in Python's memory.
 
 V8 counts the machine code of functions to the heap, which it compiles anew for minutes as it finds out which are used
 most; and the browser counts its layout. Neither is held by the page's own data, so neither is counted here.
@@ -12,6 +12,18 @@ from typing import Any
 
 from playwright.async_api import CDPSession, Page
 
+# Of Pyodide's module, which a test has put at `self.python_module`. Its Python has no allocator of its own, so malloc
+# knows every byte.
+PYTHON = """() => {
+    const module = self.python_module;
+    const stack = module.stackSave();
+    const info = module.stackAlloc(40); // struct mallinfo: ten words, of which the eighth is the bytes in use
+    module._mallinfo(info);
+    const used = module.HEAPU32[info / 4 + 7];
+    module.stackRestore(stack);
+    const top = module.HEAPU32[module._emscripten_get_sbrk_ptr() / 4];
+    return { python: used, top, wasm: module.HEAPU8.length };
+}"""
 DATA = {"string", "concatenated string", "sliced string", "object", "closure", "array", "number", "symbol", "regexp"}
 
 
@@ -27,8 +39,8 @@ def held(snapshot: str) -> int:
 class Heaps:
     """The heaps of a page and of its one worker. Make it with `await Heaps.of(page)` once the worker runs."""
 
-    def __init__(self, session: CDPSession, worker: str) -> None:
-        self._session, self._worker, self._calls = session, worker, 0
+    def __init__(self, page: Page, session: CDPSession, worker: str) -> None:
+        self._page, self._session, self._worker, self._calls = page, session, worker, 0
 
     @classmethod
     async def of(cls, page: Page) -> Heaps:
@@ -42,7 +54,7 @@ class Heaps:
 
         session.on("Target.attachedToTarget", on_attached)
         await session.send("Target.setAutoAttach", {"autoAttach": True, "waitForDebuggerOnStart": False})
-        return cls(session, await asyncio.wait_for(attached, 10))
+        return cls(page, session, await asyncio.wait_for(attached, 10))
 
     async def page(self) -> int:
         """Bytes that the page's own data takes, after a collection of garbage."""
@@ -77,6 +89,14 @@ class Heaps:
         await asyncio.wait_for(done, 60)
         self._session.remove_listener("Target.receivedMessageFromTarget", on_message)
         return held("".join(chunks))
+
+    async def python(self) -> dict[str, int]:
+        """Of the worker, in bytes: what Python and NumPy use, how far they ever reached, what WebAssembly has taken.
+
+        `python`, `top`, `wasm`. The last two never shrink, and WebAssembly takes a fifth more when `top` passes it.
+        """
+        found: dict[str, int] = await self._page.workers[0].evaluate(PYTHON)
+        return found
 
     async def close(self) -> None:
         """Let go of both."""
