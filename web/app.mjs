@@ -128,7 +128,7 @@ async function start() {
   await Promise.all([saved.refresh(), first.offer()]);
   query("#boot-bar", HTMLElement).hidden = true;
   store.set({ session: evermind.info, ready: true });
-  void workOffline(() => !store.get().busy && !hasUnsaved(store));
+  void workOffline(() => !store.get().busy && !hasUnsaved(store), saved.refresh);
   saved.checkRemembered();
 }
 

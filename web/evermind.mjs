@@ -20,9 +20,10 @@ import * as Comlink from "./vendor/comlink.mjs";
  * @property {number} unigram what guessing by frequency alone would cost
  * @property {number} characters of the text
  * @property {RunRecord} record @property {Persona} [persona] @property {string} [notice] why it is not saved
+ * @property {string} date ISO 8601, of its end @property {boolean} [replaced] it took the place of a persona of its name
  */
 /** @typedef {{points: number[][], heldOut: number[][], skipped: number}} RunRecord [step, loss, gradient norm], [step, loss] */
-/** @typedef {{id: string, title: string, words: number, removed?: boolean}} PersonaText */
+/** @typedef {{id: string, title: string, words: number, date?: string, removed?: boolean}} PersonaText */
 /** @typedef {{colour: string, texts: PersonaText[]}} Persona */
 /** @typedef {{name: string, saved: boolean, bytes: number, training: Partial<TrainingResult>}} AdapterInfo */
 /**
@@ -71,11 +72,17 @@ import * as Comlink from "./vendor/comlink.mjs";
 /**
  * @typedef {object} SavedItem
  * @property {string} name @property {"base" | "adapter"} kind @property {number} bytes
+ * @property {string} date when it was taught, as far as that is known, wherever it was saved or restored since
  * @property {string} created @property {string} modified ISO 8601 @property {string} fingerprint of its base
  * @property {string} base name of an adapter's saved base, "" if that is not saved
  * @property {Partial<TrainingResult>} training
  */
-/** @typedef {{used: number, quota: number, survivesReload: boolean, notice: string}} StorageInfo */
+/**
+ * @typedef {object} StorageInfo
+ * @property {number} used bytes @property {number} quota bytes; 0 if not known
+ * @property {Record<"base" | "tokenizer" | "adapter" | "text", [number, number]>} kinds how many records, their bytes
+ * @property {boolean} survivesReload @property {string} notice
+ */
 /** @typedef {{kind: "base" | "adapter", name: string, notice: string, session: SessionInfo}} ImportResult */
 
 /** What the worker offers. @typedef {{boot: Function, call: Function, stop: Function, dispose: Function}} Remote */

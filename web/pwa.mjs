@@ -3,8 +3,8 @@
 
 import { showNotice } from "./views/messages.mjs";
 
-/** @param {() => boolean} mayReload whether nothing would be lost */
-export async function workOffline(mayReload) {
+/** @param {() => boolean} mayReload whether nothing would be lost @param {() => unknown} onKept the page is kept here from now on */
+export async function workOffline(mayReload, onKept) {
   if (!("serviceWorker" in navigator) || !isSecureContext) return;
   try {
     const registration = await navigator.serviceWorker.register(new URL("./service-worker.js", import.meta.url));
@@ -14,6 +14,7 @@ export async function workOffline(mayReload) {
       showNotice("A new version of this page is ready.", { label: "Reload", act: () => waiting.postMessage("take over") });
     };
     offer();
+    if (!registration.active) void navigator.serviceWorker.ready.then(onKept);
     registration.addEventListener("updatefound", () => {
       const { installing } = registration;
       installing?.addEventListener("statechange", () => installing.state === "installed" && offer());
@@ -26,4 +27,16 @@ export async function workOffline(mayReload) {
   } catch {
     // Refused (a blocked origin, a full disk): online use goes on.
   }
+}
+
+/** Bytes of the page and of Python that are kept for use without a network. */
+export async function keptBytes() {
+  let bytes = 0;
+  const names = await globalThis.caches?.keys().catch(() => []);
+  for (const name of names ?? []) {
+    if (!name.startsWith("evermind-")) continue;
+    const responses = await (await caches.open(name)).matchAll();
+    bytes += responses.reduce((sum, { headers }) => sum + Number(headers.get("Content-Length")), 0);
+  }
+  return bytes;
 }

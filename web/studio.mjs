@@ -40,6 +40,8 @@ export function createStudio(em) {
     duplicate: (name) => em.request("duplicate", { name }),
     /** @param {string} old @param {string} name */
     rename: (old, name) => em.request("rename_persona", { old, new: name }),
+    /** Undo that learning anew took a persona's place. */
+    unreplace: () => em.request("unreplace", {}),
     /** Delete a persona; the bytes bring it back with `putBack`. @param {string} name */
     async remove(name) {
       const undo = await bytes("remove_persona", { name });

@@ -16,9 +16,9 @@ STORY_MS = config.STORY_TIMEOUT_MS
 LOSSES = re.compile(r"Loss on text it has not seen: ([\d.]+) → ([\d.]+) \(guessing by frequency: ([\d.]+)\)")
 
 
-# What this browser holds for the page: rows of each table of its databases, models in caches, settings.
+# What this browser holds for the page: rows of each table of its databases, models in caches, drafts, settings.
 HELD = """async () => {
-    const held = { settings: localStorage.length, cached: 0 };
+    const held = { settings: localStorage.length, drafts: sessionStorage.length, cached: 0 };
     for (const { name } of await indexedDB.databases()) {
         const opening = indexedDB.open(name);
         await new Promise((done) => (opening.onsuccess = done));
@@ -56,10 +56,15 @@ class StoryPage:
     async def ready(self) -> None:
         await expect(self.part("status")).to_have_text(re.compile("^Ready"), timeout=config.READY_TIMEOUT_MS)
 
-    async def learn(self, job: str, steps: int) -> tuple[float, float]:
-        """Start `train` or `personalize`, press Stop after `steps` (1 to 9); returns loss before and after."""
+    async def learn(self, job: str, steps: int, answer: str = "") -> tuple[float, float]:
+        """Start `train` or `personalize`, press Stop after `steps` (1 to 9); returns loss before and after.
+
+        answer: the button to press where the page asks first, "ok" or "other".
+        """
         await self.part(f"{job}-length").select_option("long")
         await self.press(self.part(f"{job}-start"))
+        if answer:
+            await self.press(self.part(f"confirm-{answer}"))
         status = self.part(f"{job}-status")
         await expect(status).to_have_text(re.compile(rf"step ([{steps}-9]|\d\d+) of \d+"), timeout=STORY_MS)
         await self.press(self.part(f"{job}-stop"))
@@ -88,6 +93,13 @@ class StoryPage:
         """The row of a persona in memory, or one of its buttons."""
         row = self.page.locator(f'[data-testid="persona"][data-name="{name}"]')
         return row.get_by_test_id(f"persona-{action}") if action else row
+
+    async def do(self, name: str, action: str) -> None:
+        """Press a button of a persona, also one behind More."""
+        button = self.persona(name, action)
+        if not await button.is_visible():
+            await self.press(self.persona(name, "more"))
+        await self.press(button)
 
     async def load(self, name: str) -> None:
         await self.press(self.item(name).get_by_test_id("load"))

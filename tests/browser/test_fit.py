@@ -78,6 +78,7 @@ async def test_axe_finds_nothing_on_any_screen(page: Page, scheme: Any, width: i
     assert await violations(page) == []  # everything open at once, with an error
     assert await page.evaluate("document.documentElement.scrollWidth") <= width
     dialogs = {"persona-record": "record", "persona-texts": "texts", "persona-rename": "rename", "wipe": "confirm"}
+    await story.part("persona-more").first.click()
     for button, dialog in dialogs.items():
         await story.part(button).first.click()
         await expect(page.locator(f"#{dialog}-dialog")).to_be_visible()

@@ -99,6 +99,7 @@ async def make_personas(phone: StoryPage, folder: Path) -> None:
     await expect(status).to_have_text(re.compile("step [0-9]+ of"), timeout=STORY_MS)
     await phone.press(phone.part("personalize-stop"))
     await expect(status).to_have_text(re.compile("Stopped and kept"), timeout=STORY_MS)
+    await expect(phone.part("personalize-pause")).to_be_disabled()
     await phone.ready()
     chat = json.dumps([{"role": "user", "content": OTHER[:200]}])
     files = {"a.txt": OTHER.upper(), "b.html": f"<p>{OTHER.lower()}</p>", "c.json": chat}
@@ -106,6 +107,7 @@ async def make_personas(phone: StoryPage, folder: Path) -> None:
         (folder / name).write_text(text)
     await phone.part("personalize-file").set_input_files([folder / name for name in files])
     await expect(phone.page.locator("#personalize-files li")).to_have_count(3)
+    await expect(phone.part("notice")).to_contain_text("Your own text made room.")
     await look(phone.page, "phone-files")
     await phone.part("adapter-name").fill("Loud")
     await phone.learn("personalize", 1)
@@ -129,35 +131,40 @@ async def change_personas(phone: StoryPage, folder: Path) -> None:
     await phone.press(phone.persona("Plain", "learn"))
     await phone.learn("personalize", 1)
     await phone.ready()
+    await phone.press(phone.persona("Plain", "more"))
+    await expect(phone.persona("Plain", "more")).to_have_attribute("aria-expanded", "true")
+    await look(phone.page, "phone-more")
+    await phone.press(phone.persona("Plain", "more"))
+    await expect(phone.persona("Plain", "delete")).to_be_hidden()
     await phone.press(phone.persona("Plain", "texts"))
     await expect(phone.part("text")).to_have_count(2)
     await look(phone.page, "phone-texts")
     await phone.press(phone.page.locator("#texts-dialog").get_by_role("button", name="Close"))
-    await phone.press(phone.persona("Plain", "duplicate"))
-    await phone.press(phone.persona("Plain 2", "rename"))
+    await phone.do("Plain", "duplicate")
+    await phone.do("Plain 2", "rename")
     await look(phone.page, "phone-rename")
     await phone.part("rename-name").fill("Quiet")
     await phone.press(phone.part("rename-ok"))
     async with phone.page.expect_download() as download:
-        await phone.press(phone.persona("Quiet", "export"))
+        await phone.do("Quiet", "export")
     path = folder / "quiet.adapter.zip"
     await (await download.value).save_as(path)
-    await phone.press(phone.persona("Quiet", "delete"))
+    await phone.do("Quiet", "delete")
     await expect(phone.persona("Quiet")).to_have_count(0)
     await look(phone.page, "phone-undo")
     await phone.press(phone.part("undo"))
     await expect(phone.persona("Quiet")).to_be_visible()
-    await phone.press(phone.persona("Quiet", "delete"))
+    await phone.do("Quiet", "delete")
     await expect(phone.persona("Quiet")).to_have_count(0)
     await phone.part("import-file").set_input_files(path)
     await expect(phone.item("Quiet")).to_be_visible()
 
 
 async def watch(phone: StoryPage, folder: Path) -> None:
-    await phone.press(phone.persona("Plain", "record"))
+    await phone.do("Plain", "record")
     await expect(phone.part("experts").locator(".bar-row")).to_have_count(2)
     await look(phone.page, "phone-record")
-    for kind, start in (("csv", b"step,loss,"), ("png", b"\x89PNG")):
+    for kind, start in (("csv", b"step,loss,gradient_norm,held_out_loss\n0,,,"), ("png", b"\x89PNG")):
         async with phone.page.expect_download() as download:
             await phone.press(phone.part(f"record-{kind}"))
         path = folder / f"run.{kind}"
@@ -175,12 +182,25 @@ async def mood(phone: StoryPage) -> None:
     await phone.press(phone.part("mood-toggle"))
 
 
+def in_bytes(text: str) -> float:
+    """The first size that is named."""
+    found = re.search(r"([\d.]+) (bytes|KB|MB|GB)", text)
+    assert found, text
+    return float(found[1]) * {"bytes": 1, "KB": 1e3, "MB": 1e6, "GB": 1e9}[found[2]]
+
+
 async def keep(phone: StoryPage, folder: Path) -> None:
     """Back up, delete all, restore, and all of it without a network."""
     async with phone.page.expect_download() as download:
         await phone.press(phone.part("backup"))
     path = folder / "backup.zip"
     await (await download.value).save_as(path)
+    rows = await phone.part("storage-list").get_by_role("listitem").all_inner_texts()
+    page = next(row for row in rows if row.startswith("This page"))
+    assert in_bytes(page) > 10e6, rows  # Python is
+    said = in_bytes(await phone.part("storage").inner_text())
+    assert abs(sum(map(in_bytes, rows)) - said) < 0.01 * said, (rows, said)
+    await look(phone.page, "phone-storage")
     await phone.press(phone.part("wipe"))
     await look(phone.page, "phone-confirm")
     await phone.press(phone.part("confirm-ok"))

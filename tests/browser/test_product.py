@@ -9,24 +9,49 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Locator, Page, expect
+from playwright.async_api import Browser, Locator, Page, expect
 
-from tests.browser.conftest import PageLog
+from tests.browser.conftest import PageLog, check, open_context
 from tests.browser.story_page import NUMPY, OTHER, STORY_MS, TEXT, StoryPage
 
 SHIPPED = Path(__file__).parents[2] / "web" / "models" / "evermind-base.evl0"
 
 
-@pytest_asyncio.fixture(loop_scope="session")
-async def story(page: Page) -> AsyncIterator[StoryPage]:
-    """The page with a model of a few steps, saved as "Times", ready for short texts."""
+async def begin(page: Page) -> StoryPage:
+    """Open the page with a model of a few steps, saved as "Times", ready for short texts."""
     story = StoryPage(page)
     await story.open(NUMPY)
     await story.part("train-text").fill(TEXT)
     await story.learn("train", 2)
     await story.save("Times")
     await story.part("max-tokens").fill("12")
-    yield story
+    return story
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def own(page: Page) -> StoryPage:
+    """Such a page for one test alone."""
+    return await begin(page)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def shared(browser: Browser, server: str) -> AsyncIterator[StoryPage]:
+    context = await open_context(browser, server)
+    page = await context.new_page()
+    log = PageLog(page, server)
+    yield await begin(page)
+    check(log)
+    await context.close()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def story(shared: StoryPage) -> StoryPage:
+    """Such a page for all tests that leave its model as it is; its fields are as in the beginning."""
+    await shared.page.evaluate("document.querySelector('#sampling').open = true")
+    await shared.part("sampling-reset").click()
+    for field, value in (("seed", "1"), ("max-tokens", "12"), ("prompt", "")):
+        await shared.part(field).fill(value)
+    return shared
 
 
 DROP = """(target, files) => {
@@ -68,8 +93,11 @@ async def test_the_shipped_model_is_fetched_once_and_nothing_leaves_the_device(p
     text = await story.part("output").inner_text()
     assert len(text) > 30
 
+    await expect(story.part("train-status")).to_contain_text("“evermind-base” is loaded")
+    await story.part("personalize-text").fill("A draft.")
     await page.reload()
     await story.ready()
+    await expect(story.part("personalize-text")).to_have_value("A draft.")
     await expect(story.part("shipped-status")).to_contain_text("no download")
     loaded = len(page_log.requests)
     await start.click()
@@ -115,7 +143,6 @@ async def test_the_editor_takes_words_and_rejects(story: StoryPage) -> None:
     await prompt.press("Control+Enter")
     await story.ready()
     await expect(output).to_have_text(written)
-    await story.page.locator("#sampling summary").click()
     await story.part("frequency-penalty").fill("2")  # so that the little that it knows does not decide everything
     await story.part("temperature").fill("1.5")
     await story.part("another").click()
@@ -127,7 +154,6 @@ async def test_the_editor_takes_words_and_rejects(story: StoryPage) -> None:
 
 
 async def test_sampling_presets_and_reset(story: StoryPage) -> None:
-    await story.page.locator("#sampling summary").click()
     preset = story.part("preset")
     await expect(preset).to_have_value("Balanced")
     await preset.select_option("Likeliest word")
@@ -185,86 +211,93 @@ async def test_several_files_are_read_previewed_and_removed(story: StoryPage, tm
     await expect(story.part("train-text")).to_have_value("Dropped words.")
     await story.part("personalize-file").set_input_files([tmp_path / name for name in files])
     await expect(rows).to_have_count(3)
+    # Many can be stopped, and what somebody typed can come back.
+    await box.fill("My own words.")
+    await drop(story.page.locator("#personalize-drop"), {f"{i}.txt": "plums" for i in range(10_000)})
+    await expect(story.part("reading")).to_have_text(re.compile(r"Reading: (\d{3}|\d,\d{3}) of 10,000 files"))
+    await story.part("reading-stop").click()
+    await expect(story.part("notice")).to_have_text(re.compile(r"The first [\d,]+ of 10,000 files .* made room"))
+    await expect(box).to_have_value(re.compile("^plums\n\nplums"))
+    await expect(rows).to_have_count(51)
+    await expect(rows.last).to_have_text(re.compile(r"and [\d,]+ more"))
+    await story.part("undo").click()
+    await expect(box).to_have_value("My own words.")
+    await expect(rows).to_have_count(0)
     # Beside the boxes the browser would open the file in place of the page, and what was learned would be gone.
     assert await drop(story.page.locator("#write"), {"plain.txt": "Dropped words."}) == [True, True]
     await expect(story.part("notice")).to_contain_text("Drop files onto the text box of step 1 or step 3")
 
 
-async def test_the_life_of_a_persona(story: StoryPage) -> None:
-    page = story.page
-    await make_persona(story, "Plain", OTHER)
-    await expect(story.persona("Plain")).to_contain_text(re.compile(r"loss \d.* → .*180 words.*2\d\d\d"))
-    await expect(story.item("Plain")).to_be_visible()  # saved at once, as its model is
+async def test_the_life_of_a_persona(own: StoryPage) -> None:
+    page = own.page
+    await make_persona(own, "Plain", OTHER)
+    await expect(own.persona("Plain")).to_contain_text(re.compile(r"loss \d.* → .*180 words.*2\d\d\d"))
+    await expect(own.item("Plain")).to_be_visible()  # saved at once, as its model is
 
-    await story.persona("Plain", "learn").click()
+    await own.persona("Plain", "learn").click()
     await expect(page.locator("#go-on-choice")).to_be_visible()
-    await make_persona(story, "Plain", OTHER.upper(), steps=9)
-    await story.persona("Plain", "texts").click()
-    texts = story.part("text")
+    # Without "Learn on" the page asks what is meant, and nothing that was learned goes unasked.
+    await own.part("go-on").uncheck()
+    await own.part("personalize-text").fill(OTHER.upper())
+    await own.part("personalize-start").click()
+    await expect(page.locator("#confirm-text")).to_contain_text("“Plain” has learned from 1 text already. Learn on")
+    await own.part("confirm-cancel").click()
+    await own.learn("personalize", 9, answer="ok")
+    await own.ready()
+    await own.write()
+    learned = await own.part("output").inner_text()
+    await own.persona("Plain", "texts").click()
+    texts = own.part("text")
     await expect(texts).to_have_count(2)
     await texts.first.get_by_role("button").click()
     await expect(texts.first).to_contain_text("Removed.")
     await page.locator("#texts-dialog").get_by_role("button", name="Close").click()
 
-    await story.persona("Plain", "duplicate").click()
-    await expect(story.persona("Plain 2")).to_be_visible()
-    await story.persona("Plain 2", "rename").click()
-    await story.part("rename-name").fill("Loud")
-    await story.part("rename-ok").click()
-    await expect(story.persona("Loud")).to_be_visible()
-    await story.persona("Loud", "colour").fill("#00aa55")
-    await story.persona("Loud", "use").click()
-    await expect(story.part("writer")).to_have_text("Writes: Loud")
+    await own.part("go-on").uncheck()
+    await own.part("personalize-text").fill(OTHER[::-1])
+    await own.learn("personalize", 9, answer="other")
+    await own.ready()
+    await expect(own.part("notice")).to_contain_text("Plain was replaced.")
+    await own.write()
+    assert await own.part("output").inner_text() != learned
+    await own.part("undo").click()
+    await expect(own.persona("Plain")).to_contain_text("360 words")
+    await own.write()
+    assert await own.part("output").inner_text() == learned
 
-    await story.part("mix").fill("25")
-    await story.part("mix-toggle").check()
-    await expect(story.part("writer")).to_have_text("Writes: 75 % Plain + 25 % Loud")
-    await story.write()
-    assert await story.part("output").inner_text()
-    await story.persona("Loud", "use").click()
-    await story.part("second-select").select_option("Plain")
-    await story.write("compare")
-    sides = [await story.part(f"compare-{side}").inner_text() for side in ("base", "adapter", "second")]
+    await own.do("Plain", "duplicate")
+    await expect(own.persona("Plain 2")).to_be_visible()
+    await own.do("Plain 2", "rename")
+    await own.part("rename-name").fill("Loud")
+    await own.part("rename-ok").click()
+    await expect(own.persona("Loud")).to_be_visible()
+    await own.persona("Loud", "colour").fill("#00aa55")
+    await own.persona("Loud", "use").click()
+    await expect(own.part("writer")).to_have_text("Writes: Loud")
+
+    await own.part("mix").fill("25")
+    await own.part("mix-toggle").check()
+    await expect(own.part("writer")).to_have_text("Writes: 75 % Plain + 25 % Loud")
+    await own.write()
+    assert await own.part("output").inner_text()
+    await own.persona("Loud", "use").click()
+    await own.part("second-select").select_option("Plain")
+    await own.write("compare")
+    sides = [await own.part(f"compare-{side}").inner_text() for side in ("base", "adapter", "second")]
     assert sides[1] == sides[2] != sides[0]  # a copy writes what its original writes
+    # What one wrote does not stay under the name of another.
+    await own.persona("Plain", "use").click()
+    await expect(page.locator("#compare-adapter-label")).to_have_text("With “Plain”")
+    await expect(own.part("compare-adapter")).to_be_empty()
+    await expect(own.part("compare-second")).to_be_empty()
+    await expect(own.part("compare-base")).not_to_be_empty()
 
-    await story.persona("Loud", "delete").click()
-    await expect(story.persona("Loud")).to_have_count(0)
-    await story.part("undo").click()
-    await expect(story.persona("Loud")).to_be_visible()
-    await expect(story.persona("Loud", "colour")).to_have_value("#00aa55")
-
-
-async def test_a_run_can_rest_and_go_on(story: StoryPage) -> None:
-    await story.part("personalize-text").fill(OTHER)
-    await story.part("personalize-length").select_option("long")
-    await story.part("personalize-start").click()
-    status, pause = story.part("personalize-status"), story.part("personalize-pause")
-    await expect(status).to_have_text(re.compile("step [3-9]|step [0-9]{2}"), timeout=STORY_MS)
-    await pause.click()
-    await expect(status).to_contain_text("Paused")
-    await story.page.wait_for_timeout(500)
-    await expect(status).to_contain_text("Paused")
-    await pause.click()
-    await expect(status).to_have_text(re.compile("step [0-9]+ of [0-9]+"), timeout=STORY_MS)
-    await story.part("personalize-stop").click()
-    await expect(status).to_have_text(re.compile("Stopped and kept"), timeout=STORY_MS)
-    await expect(pause).to_be_disabled()
-
-
-async def test_a_runs_record_stays_and_can_be_taken_along(story: StoryPage, tmp_path: Path) -> None:
-    await make_persona(story, "Plain", OTHER)
-    await story.page.reload()
-    await story.ready()
-    await story.load("Plain")
-    await story.persona("Plain", "record").click()
-    await expect(story.part("record-summary")).to_contain_text(re.compile("Gradient norm .* overflowed: 0"))
-    await expect(story.part("experts").locator(".bar-row")).to_have_count(2)
-    for kind, start in (("csv", b"step,loss,gradient_norm,held_out_loss\n0,,,"), ("png", b"\x89PNG")):
-        async with story.page.expect_download() as download:
-            await story.part(f"record-{kind}").click()
-        path = tmp_path / f"run.{kind}"
-        await (await download.value).save_as(path)
-        assert path.read_bytes().startswith(start)
+    await own.persona("Loud", "delete").press("Enter")
+    await expect(own.persona("Loud")).to_have_count(0)
+    await expect(own.persona("Plain", "use")).to_be_focused()  # whoever works by keyboard goes on from there
+    await own.part("undo").click()
+    await expect(own.persona("Loud")).to_be_visible()
+    await expect(own.persona("Loud", "colour")).to_have_value("#00aa55")
 
 
 # ---- mood, storage --------------------------------------------------------------------------------------------
@@ -289,54 +322,62 @@ async def test_the_mood_is_off_and_then_moves_what_is_written(story: StoryPage) 
     await expect(story.page.locator("#mood-panel")).to_be_hidden()
     await story.write()
     assert await story.part("output").inner_text() == plain
+    await story.part("mood-toggle").check()
+    await expect(story.part("trait-openness")).to_have_value("50")  # it is a new one
+    await story.part("temperature").fill("0.9")
+    await expect(story.part("mood-effect")).to_contain_text("temperature 0.90")
+    await story.part("mood-toggle").uncheck()
 
 
-async def test_the_browsers_promise_to_keep_things(page: Page) -> None:
-    story = StoryPage(page)
-    await story.open(NUMPY)
+async def test_backup_delete_all_and_restore(own: StoryPage, tmp_path: Path) -> None:
+    await make_persona(own, "Plain", OTHER)
+    await expect(own.part("storage-list")).to_contain_text(re.compile("1 text that personas learned from972 bytes"))
+    before = await own.persona("Plain").inner_text()
+    async with own.page.expect_download() as download:
+        await own.part("backup").click()
+    path = tmp_path / "backup.zip"
+    await (await download.value).save_as(path)
+    held = await own.held()
+    assert held["records"] >= 3  # the model, the persona, its text
+    assert held["blobs"] >= 3
+    assert (held["settings"], held["drafts"]) == (1, 2)
+    await own.page.evaluate("localStorage.setItem('of another page', 'here')")
+    await own.part("wipe").click()
+    await own.part("confirm-cancel").click()
+    assert await own.held() == held | {"settings": 2}
+    await own.part("wipe").click()
+    await own.page.get_by_role("button", name="Delete everything").last.click()  # in the dialog
+    await expect(own.part("saved-list")).to_have_text("Nothing saved yet.")
+    assert await own.held() == {"records": 0, "blobs": 0, "cached": 0, "settings": 1, "drafts": 0}
+    assert await own.page.evaluate("localStorage.key(0)") == "of another page"
+    await own.page.reload()
+    await own.ready()
+    await expect(own.part("personalize-text")).to_have_value("")
+    await own.part("restore").set_input_files(path)
+    await expect(own.item("Plain")).to_be_visible()
+    await own.load("Plain")
+    assert (await own.persona("Plain").inner_text()).replace("writes\n", "") == before.replace("writes\n", "")
+    await own.do("Plain", "record")  # the record of a run stays with the persona
+    await expect(own.part("record-summary")).to_contain_text(re.compile("Gradient norm .* overflowed: 0"))
+    await expect(own.part("experts").locator(".bar-row")).to_have_count(2)
+    await own.page.keyboard.press("Escape")
+    await own.persona("Plain", "texts").click()
+    await expect(own.part("text")).to_contain_text(re.compile(r"pasted text · 180 words · \d+ \w+ 2\d\d\d"))
+
+
+async def test_the_browsers_promise_to_keep_things(story: StoryPage) -> None:
     ask, storage = story.part("persist"), story.part("storage")
     await expect(storage).to_contain_text("may drop it when space runs low")
     answers = """(yes) => { navigator.storage.persist = async () => {
         navigator.storage.persisted = async () => yes;
         return yes;
     }; }"""
-    await page.evaluate(answers, False)
+    await story.page.evaluate(answers, False)
     await ask.click()
     await expect(story.part("notice")).to_contain_text("did not promise it. Back up")
     await expect(ask).to_be_visible()
-    await page.evaluate(answers, True)
+    await story.page.evaluate(answers, True)
     await ask.click()
     await expect(story.part("notice")).to_contain_text("will keep it")
     await expect(storage).to_contain_text("promised to keep it")
     await expect(ask).to_be_hidden()
-
-
-async def test_backup_delete_all_and_restore(story: StoryPage, tmp_path: Path) -> None:
-    await make_persona(story, "Plain", OTHER)
-    await expect(story.part("storage-list")).to_contain_text(
-        re.compile("Texts that personas learned from.*1, 180 words")
-    )
-    async with story.page.expect_download() as download:
-        await story.part("backup").click()
-    path = tmp_path / "backup.zip"
-    await (await download.value).save_as(path)
-    held = await story.held()
-    assert held["records"] >= 3  # the model, the persona, its text
-    assert held["blobs"] >= 3
-    assert held["settings"] == 1
-    await story.page.evaluate("localStorage.setItem('of another page', 'here')")
-    await story.part("wipe").click()
-    await story.part("confirm-cancel").click()
-    assert await story.held() == held | {"settings": 2}
-    await story.part("wipe").click()
-    await story.page.get_by_role("button", name="Delete everything").last.click()  # in the dialog
-    await expect(story.part("saved-list")).to_have_text("Nothing saved yet.")
-    assert await story.held() == {"records": 0, "blobs": 0, "cached": 0, "settings": 1}
-    assert await story.page.evaluate("localStorage.key(0)") == "of another page"
-    await story.page.reload()
-    await story.ready()
-    await story.part("restore").set_input_files(path)
-    await expect(story.item("Plain")).to_be_visible()
-    await story.load("Plain")
-    await story.persona("Plain", "texts").click()
-    await expect(story.part("text")).to_contain_text("pasted text · 180 words")

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from playwright.async_api import Browser, Page, expect
+from playwright.async_api import Browser, expect
 
 from tests.browser.conftest import PageLog, check, open_context
 from tests.browser.story_page import StoryPage
@@ -158,19 +158,3 @@ async def keep(story: StoryPage, base: str, adapted: str, folder: Path) -> None:
 async def set_prompt(story: StoryPage) -> None:
     await story.part("prompt").fill("Alice was")
     await story.part("max-tokens").fill("30")
-
-
-async def test_the_page_fits_a_phone(page: Page) -> None:
-    story = StoryPage(page)
-    await page.set_viewport_size({"width": 320, "height": 640})
-    await story.open("/?backend=numpy")
-    await page.get_by_test_id("train-text").fill("word " * 20 + "w" * 400)
-    assert await page.evaluate("document.documentElement.scrollWidth") == 320
-
-
-async def test_a_model_that_replaces_another_introduces_itself(page: Page) -> None:
-    story = StoryPage(page)
-    await story.open("/?backend=numpy")
-    await story.part("shipped-start").click()
-    await expect(story.part("notice")).to_contain_text("Loaded", timeout=60_000)
-    await expect(story.part("train-status")).to_contain_text("“evermind-base” is loaded")

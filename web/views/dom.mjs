@@ -31,7 +31,6 @@ export function onPress(button, action) {
   let runs = false;
   button.addEventListener("click", async ({ detail }) => {
     if (detail > 1) return; // of a double click: it may have landed on the row that moved up
-
     if (runs) return;
     runs = true;
     try {
@@ -49,19 +48,52 @@ export function sentence(error) {
   return start + (/[.!?…]$/.test(start) ? "" : ".");
 }
 
-/** Ask in a dialog. @param {HTMLDialogElement} dialog @returns {Promise<boolean>} whether it was accepted */
-export function ask(dialog) {
+/** Where the focus was in a list while that could not be had. @type {WeakMap<HTMLElement, {name?: string, testid?: string, at: number}>} */
+const focused = new WeakMap();
+
+/**
+ * Put rows into a list anew. The focus stays on the same control of the same row; where the row is gone, it goes to the
+ * one that moved up. @param {HTMLElement} list @param {HTMLElement[]} rows `li`s with `data-name`
+ */
+export function refill(list, rows) {
+  const active = document.activeElement instanceof HTMLElement ? document.activeElement : document.body;
+  const row = list.contains(active) ? active.closest("li") : null;
+  if (row) focused.set(list, { name: row.dataset.name, testid: active.dataset.testid, at: [...list.children].indexOf(row) });
+  else if (active !== document.body) focused.delete(list); // they went somewhere else
+  list.replaceChildren(...rows);
+  const wanted = focused.get(list);
+  if (!wanted) return;
+  const same = rows.find(({ dataset }) => dataset.name === wanted.name);
+  // Not the Delete of the next one: they may press twice.
+  const control = same?.querySelector(`[data-testid="${wanted.testid}"]`) ?? rows[Math.min(wanted.at, rows.length - 1)]?.querySelector("button");
+  if (control instanceof HTMLElement) control.focus({ preventScroll: true }); // in vain while it is disabled: then the next time
+}
+
+/** Ask in a dialog. @param {HTMLDialogElement} dialog @returns {Promise<string>} the value of the button, "cancel" with Escape */
+function answer(dialog) {
   return new Promise((resolve) => {
-    dialog.returnValue = "cancel"; // Escape leaves it so
-    dialog.addEventListener("close", () => resolve(dialog.returnValue === "ok"), { once: true });
+    dialog.returnValue = "cancel";
+    dialog.addEventListener("close", () => resolve(dialog.returnValue), { once: true });
     dialog.showModal();
   });
 }
 
-/** Whether people agree to what `text` asks. @param {string} text @param {string} [label] of the button that does it */
-export function agree(text, label = "Continue") {
+/** Ask in a dialog. @param {HTMLDialogElement} dialog @returns {Promise<boolean>} whether it was accepted */
+export const ask = async (dialog) => (await answer(dialog)) === "ok";
+
+/**
+ * Ask which of two, or neither. @param {string} text @param {string} ok @param {string} [other] labels of the buttons
+ * @returns {Promise<"ok" | "other" | "cancel">}
+ */
+export async function choose(text, ok, other = "") {
   const dialog = query("#confirm-dialog", HTMLDialogElement);
   query("#confirm-text", HTMLElement).textContent = text;
-  query('[value="ok"]', HTMLButtonElement, dialog).textContent = label;
-  return ask(dialog);
+  query('[value="ok"]', HTMLButtonElement, dialog).textContent = ok;
+  const second = query('[value="other"]', HTMLButtonElement, dialog);
+  second.textContent = other;
+  second.hidden = !other;
+  return /** @type {"ok" | "other" | "cancel"} */ (await answer(dialog));
 }
+
+/** Whether people agree to what `text` asks. @param {string} text @param {string} [label] of the button that does it */
+export const agree = async (text, label = "Continue") => (await choose(text, label)) === "ok";

@@ -5,6 +5,9 @@ const number = new Intl.NumberFormat("en");
 /** @param {number} count */
 export const integer = (count) => number.format(Math.round(count));
 
+/** @param {number} count @param {string} noun */
+export const counted = (count, noun) => `${integer(count)} ${noun}${count === 1 ? "" : "s"}`;
+
 /** @param {number} bytes */
 export function size(bytes) {
   if (bytes < 1000) return `${bytes} bytes`;
@@ -28,7 +31,7 @@ export const speed = (tokensPerSecond) => `${integer(tokensPerSecond)} tokens/s`
 /** @param {string} text */
 export function count(text) {
   const words = text.trim() ? text.trim().split(/\s+/).length : 0;
-  return text ? `${integer(words)} ${words === 1 ? "word" : "words"}, ${integer(text.length)} characters` : "";
+  return text ? `${counted(words, "word")}, ${counted(text.length, "character")}` : "";
 }
 
 /** A name within a sentence; one from right to left is set apart, or the numbers behind it would change sides. @param {string} name */

@@ -4,6 +4,8 @@ import { part, query, sentence } from "./dom.mjs";
 import * as format from "./format.mjs";
 
 const NOTICE_MS = 12_000;
+const UNDO_MS = 30_000; // time to think, and to get there by keyboard
+const MAX_ERRORS = 4;
 let timer = 0;
 
 /** @param {unknown} error */
@@ -13,7 +15,8 @@ export function showError(error) {
 
 /** Several at once, of files most often, each of which names its own. @param {unknown[]} errors */
 export function showErrors(errors) {
-  open("error", errors.map(sentence).join(" "));
+  const more = errors.length > MAX_ERRORS ? [`And ${format.integer(errors.length - MAX_ERRORS)} more.`] : [];
+  open("error", [...errors.slice(0, MAX_ERRORS).map(sentence), ...more].join(" "));
 }
 
 export function clearError() {
@@ -33,7 +36,12 @@ export function showNotice(text, action = null) {
   };
   open("notice", text);
   clearTimeout(timer);
-  timer = setTimeout(() => (part("notice", HTMLElement).hidden = true), NOTICE_MS);
+  const leave = () => {
+    const box = part("notice", HTMLElement);
+    if (box.matches(":hover, :focus-within")) timer = setTimeout(leave, NOTICE_MS);
+    else box.hidden = true;
+  };
+  timer = setTimeout(leave, act ? UNDO_MS : NOTICE_MS);
 }
 
 /**
@@ -44,14 +52,12 @@ export function limit(box, most) {
   box.maxLength = most;
   box.addEventListener("paste", ({ clipboardData }) => {
     const room = most - box.value.length + (box.selectionEnd - box.selectionStart);
-    if ((clipboardData?.getData("text").length ?? 0) > room) showCut(most);
+    if ((clipboardData?.getData("text").length ?? 0) > room) showNotice(cutAt(most));
   });
 }
 
 /** @param {number} most */
-export function showCut(most) {
-  showNotice(`That is long: the first ${format.integer(most)} characters are used.`);
-}
+export const cutAt = (most) => `That is long: the first ${format.integer(most)} characters are used.`;
 
 /** @param {"error" | "notice"} id @param {string} text */
 function open(id, text) {

@@ -19,6 +19,10 @@ const DIMENSIONS = {
   attention: ["Attention", "thalamus"],
   exploration: ["Exploration", "basal ganglia"],
 };
+const TRAITS = [
+  "openness", "conscientiousness", "extraversion", "emotionality", "regulatory_focus", "risk_tolerance", "grit", "stimulation",
+]; // prettier-ignore
+const AVERAGE = 50;
 /** @type {[string, string][]} */
 const FEEDBACK = [
   ["praise", "Well said"],
@@ -32,47 +36,43 @@ const FEEDBACK = [
 export function createMood(studio, store) {
   const toggle = part("mood-toggle", HTMLInputElement);
   const panel = query("#mood-panel", HTMLElement);
-  const bars = part("mood-bars", HTMLElement);
   const effect = part("mood-effect", HTMLElement);
-  /** @type {HTMLInputElement[]} */
-  let sliders = [];
+  const sliders = TRAITS.map((name) => {
+    const slider = make("input", { testid: `trait-${name}` });
+    Object.assign(slider, { type: "range", min: "0", max: "100", step: "5", value: String(AVERAGE), name });
+    slider.addEventListener("change", () => {
+      void update({ traits: Object.fromEntries(sliders.map((s) => [s.name, Number(s.value)])) });
+    });
+    return slider;
+  });
+  query("#traits", HTMLElement).append(
+    ...sliders.map((slider) => make("label", {}, make("span", { text: slider.name.replace(/_/g, " ") }), slider)),
+  );
+  const bars = Object.entries(DIMENSIONS).map(([dimension, [name, region]]) => createBar(dimension, name, region));
+  part("mood-bars", HTMLElement).append(...bars.map(({ element }) => element));
 
   /** @param {{traits?: Record<string, number>, experience?: string}} [change] */
   async function update(change = {}) {
     clearError();
+    panel.hidden = !toggle.checked; // at once: what it says is known a little later
     try {
       const options = readSampling();
       const mood = await studio().mood({ on: toggle.checked, options, ...change });
-      panel.hidden = !mood;
       if (mood) show(mood, options.temperature ?? 0);
     } catch (error) {
       toggle.checked = false;
+      panel.hidden = true;
       showError(error);
     }
   }
 
   /** @param {MoodState} mood @param {number} before */
   function show({ state, setpoint, traits, sampling }, before) {
-    if (!sliders.length) makeSliders(traits);
     for (const [i, [, value]] of traits.entries()) sliders[i].value = String(value);
-    bars.replaceChildren(...state.map(([name, value], i) => bar(name, value, setpoint[i][1])));
+    for (const [i, [, value]] of state.entries()) bars[i].show(value, setpoint[i][1]);
     const cut = [sampling.topP < 0.995 ? `top p ${sampling.topP.toFixed(2)}` : "", sampling.minP > 0.005 ? `min p ${sampling.minP.toFixed(2)}` : ""];
     const more = cut.filter(Boolean).map((text) => `, ${text}`).join("");
     effect.textContent = `It makes temperature ${before.toFixed(2)} into ${sampling.temperature.toFixed(2)}${more}.`;
-  }
-
-  /** @param {[string, number][]} traits */
-  function makeSliders(traits) {
-    const labels = traits.map(([name, value]) => {
-      const slider = make("input", { testid: `trait-${name}` });
-      Object.assign(slider, { type: "range", min: "0", max: "100", step: "5", value: String(value), name });
-      slider.addEventListener("change", () => {
-        void update({ traits: Object.fromEntries(sliders.map((s) => [s.name, Number(s.value)])) });
-      });
-      sliders.push(slider);
-      return make("label", {}, make("span", { text: name.replace(/_/g, " ") }), slider);
-    });
-    query("#traits", HTMLElement).append(...labels);
   }
 
   toggle.addEventListener("change", () => void update());
@@ -91,17 +91,21 @@ export function createMood(studio, store) {
   });
 }
 
-/** @param {string} dimension @param {number} value @param {number} rest */
-function bar(dimension, value, rest) {
-  const [name, region] = DIMENSIONS[dimension] ?? [dimension, ""];
+/** One dimension of the mood. @param {string} dimension @param {string} name @param {string} region */
+function createBar(dimension, name, region) {
   const low = dimension === "valence" ? -1 : 0;
   /** @param {number} v */
   const share = (v) => String((v - low) / (1 - low));
   const track = make("div", { class: "track" }, make("span", { class: "fill" }), make("span", { class: "rest" }));
-  track.style.setProperty("--share", share(value));
-  track.style.setProperty("--rest", share(rest));
   track.setAttribute("role", "img");
-  track.setAttribute("aria-label", `${name} ${value.toFixed(2)}, rests at ${rest.toFixed(2)}`);
   const label = make("span", {}, document.createTextNode(`${name} `), make("small", { text: region }));
-  return make("div", { class: "bar-row" }, label, track);
+  return {
+    element: make("div", { class: "bar-row" }, label, track),
+    /** @param {number} value @param {number} rest */
+    show(value, rest) {
+      track.style.setProperty("--share", share(value));
+      track.style.setProperty("--rest", share(rest));
+      track.setAttribute("aria-label", `${name} ${value.toFixed(2)}, rests at ${rest.toFixed(2)}`);
+    },
+  };
 }

@@ -1,6 +1,7 @@
 // Step 3: a second text becomes an adapter, to switch on and off and to compare.
 
-import { make, part, query } from "./dom.mjs";
+import { choose, make, part, query } from "./dom.mjs";
+import * as format from "./format.mjs";
 import { clearError, showError, showNotice } from "./messages.mjs";
 import { createPersonas } from "./personas.mjs";
 import { createRun } from "./run.mjs";
@@ -35,25 +36,52 @@ export function createPersonalize(em, studio, store, record, refresh) {
   const goOn = part("go-on", HTMLInputElement);
   const colour = part("adapter-colour", HTMLInputElement);
   let learned = "";
+  const known = () => store.get().session?.adapters.find((adapter) => adapter.name === name.value.trim());
+
+  /** What a persona has learned is only replaced on purpose. */
+  async function confirm() {
+    await em().checkText(source.text()); // nobody should be asked about a text that will be refused
+    const before = known();
+    if (!before || goOn.checked) return true;
+    const texts = before.training.persona?.texts.length ?? 0;
+    const of = texts ? ` from ${format.counted(texts, "text")}` : "";
+    const said = await choose(`“${before.name}” has learned${of} already. Learn on from that, or replace it?`, "Learn on", "Replace");
+    if (said === "ok") goOn.checked = true;
+    return said !== "cancel";
+  }
+
+  /** @param {string} said of the persona that was replaced */
+  function offerOld(said) {
+    showNotice(said, async () => {
+      try {
+        await studio().unreplace();
+        await refresh();
+      } catch (error) {
+        showError(error);
+        offerOld(said);
+      }
+    });
+  }
+
   /** @param {AbortSignal} signal @param {(progress: import("../evermind.mjs").Progress) => void} onProgress */
   const work = async (signal, onProgress) => {
     learned = name.value.trim();
-    const known = store.get().session?.adapters.some((a) => a.name === learned);
     const result = await em().personalize(source.text(), {
       name: name.value,
       title: source.title(),
       colour: colour.value,
-      goOn: known && goOn.checked,
+      goOn: Boolean(known()) && goOn.checked,
       length: /** @type {"quick" | "normal" | "long"} */ (length.value),
       signal,
       onProgress,
     });
     chosen = store.get().session?.activeAdapter ?? chosen;
     await refresh(); // a persona of a saved model is saved at once
-    if (result.notice) showNotice(result.notice);
+    if (result.replaced) offerOld([`${learned} was replaced.`, result.notice].filter(Boolean).join(" "));
+    else if (result.notice) showNotice(result.notice);
     return result;
   };
-  const run = createRun("personalize", store, work, (on) => studio().pause(on), (result) => void record.show(learned, result, learned));
+  const run = createRun("personalize", store, work, (on) => studio().pause(on), (result) => void record.show(learned, result, learned), confirm);
   name.addEventListener("input", () => store.set({}));
   /** The adapter that the switch turns on. */
   let chosen = "";

@@ -1,6 +1,6 @@
 // The personas of the model in memory: what each learned from and how well, and what can be done with it; mixing two.
 
-import { ask, make, onPress, part, query } from "./dom.mjs";
+import { ask, make, onPress, part, query, refill } from "./dom.mjs";
 import * as format from "./format.mjs";
 import { clearError, showError, showNotice } from "./messages.mjs";
 import { download } from "./record.mjs";
@@ -35,12 +35,15 @@ export function createPersonas(em, studio, store, record, actions, refresh) {
   async function rename(name) {
     const field = part("rename-name", HTMLInputElement);
     field.value = name;
-    if (await ask(query("#rename-dialog", HTMLDialogElement))) await studio().rename(name, field.value);
+    if (!(await ask(query("#rename-dialog", HTMLDialogElement)))) return;
+    if (opened.has(name)) opened.add(field.value.trim());
+    await studio().rename(name, field.value);
   }
 
   /** @param {string} name */
   async function remove(name) {
     const kept = await studio().remove(name);
+    opened.delete(name);
     showNotice(`Deleted ${name}.`, () => void act(() => bringBack(studio(), kept, name)));
   }
 
@@ -69,8 +72,11 @@ export function createPersonas(em, studio, store, record, actions, refresh) {
     await ask(query("#texts-dialog", HTMLDialogElement));
   }
 
-  /** @param {AdapterInfo} adapter @param {boolean} current */
-  function row(adapter, current) {
+  /** Names of those that show what else can be done with them. @type {Set<string>} */
+  const opened = new Set();
+
+  /** @param {AdapterInfo} adapter @param {number} number @param {boolean} current */
+  function row(adapter, number, current) {
     const { name, training, bytes, saved } = adapter;
     const colour = training.persona?.colour ?? COLOUR;
     const swatch = make("input", { class: "swatch", testid: "persona-colour" });
@@ -90,14 +96,38 @@ export function createPersonas(em, studio, store, record, actions, refresh) {
     };
     const title = make("p", { class: "name" }, make("span", { text: name }));
     if (current) title.append(" ", make("span", { class: "tag", text: "writes" }));
-    const date = store.get().saved.find((item) => item.name === name)?.modified;
+    const date = training.date ?? store.get().saved.find((item) => item.name === name)?.date;
     const words = (training.persona?.texts ?? []).reduce((sum, text) => sum + text.words, 0);
     const details = [
       training.lossBefore && training.lossAfter ? `loss ${training.lossBefore.toFixed(2)} → ${training.lossAfter.toFixed(2)}` : "",
-      words ? `${format.integer(words)} words` : "",
+      words ? format.counted(words, "word") : "",
       format.size(bytes),
-      saved && date ? format.date(date) : "not saved yet",
+      date ? format.date(date) : "",
+      saved ? "" : "not saved yet",
     ];
+    const more = make(
+      "div",
+      { class: "row more" },
+      button("Curve", "persona-record", () => record.show(name, training, name)),
+      button("Copy", "persona-duplicate", () => duplicate(name)),
+      button("Rename", "persona-rename", () => rename(name)),
+      button("Export", "persona-export", () => exportFile(name), true),
+      button("Delete", "persona-delete", () => remove(name), true),
+    );
+    more.id = `more-${number}`;
+    const opener = make("button", { text: "More", testid: "persona-more" });
+    opener.type = "button";
+    opener.setAttribute("aria-label", `More: ${name}`);
+    opener.setAttribute("aria-controls", more.id);
+    /** @param {boolean} on */
+    const open = (on) => {
+      more.hidden = !on;
+      opener.setAttribute("aria-expanded", String(on));
+      if (on) opened.add(name);
+      else opened.delete(name);
+    };
+    open(opened.has(name));
+    opener.addEventListener("click", () => open(more.hidden));
     const item = make(
       "li",
       { testid: "persona" },
@@ -109,12 +139,9 @@ export function createPersonas(em, studio, store, record, actions, refresh) {
         button("Use", "persona-use", () => actions.use(name)),
         button("Learn on", "persona-learn", () => actions.learnOn(name, colour)),
         button("Texts", "persona-texts", () => showTexts(name)),
-        button("Curve", "persona-record", () => record.show(name, training, name)),
-        button("Copy", "persona-duplicate", () => duplicate(name)),
-        button("Rename", "persona-rename", () => rename(name)),
-        button("Export", "persona-export", () => exportFile(name), true),
-        button("Delete", "persona-delete", () => remove(name), true),
+        opener,
       ),
+      more,
     );
     item.dataset.name = name;
     item.style.setProperty("--persona", colour);
@@ -129,16 +156,9 @@ export function createPersonas(em, studio, store, record, actions, refresh) {
     const key = JSON.stringify([adapters, session?.activeAdapter, busy, saved.map((item) => item.modified)]);
     if (key === shown) return;
     shown = key;
-    const active = document.activeElement instanceof HTMLElement ? document.activeElement : null;
-    const focus = [active?.closest("li")?.dataset.name, active?.dataset.testid];
     const list = part("personas", HTMLUListElement);
     list.hidden = !adapters.length;
-    list.replaceChildren(...adapters.map((adapter) => row(adapter, adapter.name === session?.activeAdapter)));
-    if (!active || !focus[1]?.startsWith("persona-")) return;
-    for (const item of list.children) {
-      if (!(item instanceof HTMLElement) || item.dataset.name !== focus[0]) continue;
-      query(`[data-testid="${focus[1]}"]`, HTMLElement, item).focus();
-    }
+    refill(list, adapters.map((adapter, i) => row(adapter, i, adapter.name === session?.activeAdapter)));
   });
 }
 
@@ -170,7 +190,7 @@ function createMixer(studio, store, act) {
 }
 
 /** @param {import("../evermind.mjs").PersonaText & {text: string}} text @param {() => unknown} remove */
-function textRow({ title, words, text }, remove) {
+function textRow({ title, words, date, text }, remove) {
   const button = make("button", { text: "Remove", testid: "text-remove" });
   button.type = "button";
   button.disabled = !text;
@@ -183,7 +203,7 @@ function textRow({ title, words, text }, remove) {
     make(
       "div",
       { class: "grow" },
-      make("p", { class: "name", text: `${format.name(title)} · ${format.integer(words)} words` }),
+      make("p", { class: "name", text: [format.name(title), format.counted(words, "word"), date ? format.date(date) : ""].filter(Boolean).join(" · ") }),
       make("p", { class: "hint", text: preview }),
     ),
     button,

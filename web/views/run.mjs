@@ -129,7 +129,7 @@ export function createRun(job, store, work, pause, show, confirm = async () => t
 /** @param {TrainingResult} r */
 function summary(r) {
   if (!r.steps) return "Stopped before the first step: nothing was learned, and nothing was lost.";
-  const took = `${format.integer(r.steps)} ${r.steps === 1 ? "step" : "steps"} in ${format.duration(r.seconds)}`;
+  const took = `${format.counted(r.steps, "step")} in ${format.duration(r.seconds)}`;
   const gain = `Loss on text it has not seen: ${r.lossBefore.toFixed(2)} → ${r.lossAfter.toFixed(2)}`;
   const reference = `(guessing by frequency: ${r.unigram.toFixed(2)})`;
   const worse = r.lossAfter > r.lossBefore ? " It got worse there: the text is too short for so many steps. Give it a longer one." : "";

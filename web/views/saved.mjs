@@ -1,6 +1,6 @@
 // Step 4: what is kept in this browser, and files in and out.
 
-import { ask, make, onPress, part, query, sentence } from "./dom.mjs";
+import { ask, make, onPress, part, query, refill, sentence } from "./dom.mjs";
 import * as format from "./format.mjs";
 import { clearError, showError, showErrors, showNotice } from "./messages.mjs";
 import { download } from "./record.mjs";
@@ -33,7 +33,7 @@ export function createSaved(em, studio, store) {
   async function refresh() {
     try {
       store.set({ saved: await em().list() });
-      await showStorage(em(), store.get().saved);
+      await showStorage(em());
     } catch (error) {
       showError(error);
     }
@@ -66,7 +66,7 @@ export function createSaved(em, studio, store) {
     part("save", HTMLButtonElement).disabled = !ready || busy !== "" || !session?.model;
     const list = part("saved-list", HTMLUListElement);
     const rows = saved.map((item) => row(item, actions, busy !== "", inMemory(session, item)));
-    list.replaceChildren(...(rows.length ? rows : [make("li", { class: "empty", text: "Nothing saved yet." })]));
+    refill(list, rows.length ? rows : [make("li", { class: "empty", text: "Nothing saved yet." })]);
   });
   createStorage(em, studio, act);
   return { refresh, checkRemembered: () => checkRemembered(store) };
@@ -132,7 +132,7 @@ function staying(names) {
 function row(item, actions, busy, current) {
   const orphan = item.kind === "adapter" && !item.base;
   const kind = item.kind === "base" ? "Model with its tokenizer" : `Adapter of ${format.name(item.base) || "a model that is not here: bring it back to use this one"}`;
-  const details = [kind, format.size(item.bytes), format.date(item.modified)];
+  const details = [kind, format.size(item.bytes), format.date(item.date)];
   if (item.training.lossAfter) details.push(`loss ${item.training.lossAfter.toFixed(2)}`);
   /** @param {string} text @param {string} testid @param {(item: SavedItem) => Promise<void>} action */
   const button = (text, testid, action) => {

@@ -40,7 +40,11 @@ export function createStart(em, store, refresh) {
       const prompt = part("prompt", HTMLTextAreaElement);
       prompt.value ||= "It was a dark night, and";
       prompt.dispatchEvent(new Event("input"));
-      showNotice(`Loaded ${name}. It can write at once.`);
+      const act = () => {
+        query("#write", HTMLElement).scrollIntoView();
+        prompt.focus({ preventScroll: true });
+      };
+      showNotice(`Loaded ${name}. It can write at once.`, { label: "To step 2", act });
     } catch (error) {
       if (!abort.signal.aborted) showError(error);
     } finally {

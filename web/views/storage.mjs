@@ -1,19 +1,21 @@
 // What this browser keeps and how much room that takes; one file for everything, and away with everything.
 
+import { keptBytes } from "../pwa.mjs";
 import { agree, make, part, sentence } from "./dom.mjs";
+import { draftBytes, forgetDrafts, onDraft } from "./drafts.mjs";
 import * as format from "./format.mjs";
 import { showNotice } from "./messages.mjs";
 import { download } from "./record.mjs";
 import { waiting } from "./waiting.mjs";
 
 /** @typedef {import("../evermind.mjs").Evermind} Evermind */
-/** @typedef {import("../evermind.mjs").SavedItem} SavedItem */
 
 /**
  * @param {() => Evermind} em @param {() => import("../studio.mjs").Studio} studio
  * @param {(action: () => Promise<void>) => Promise<void>} act
  */
 export function createStorage(em, studio, act) {
+  onDraft(() => shown.rows.length && showRows());
   part("persist", HTMLButtonElement).addEventListener("click", () =>
     act(async () => {
       const granted = await em().persist();
@@ -40,11 +42,12 @@ export function createStorage(em, studio, act) {
   });
   part("wipe", HTMLButtonElement).addEventListener("click", () =>
     act(async () => {
-      const question = "Delete all models, personas and texts from this browser? Only a backup file brings them back.";
+      const question = "Delete all models, personas and texts from this browser, and empty the text boxes? Only a backup file brings them back.";
       if (!(await agree(question, "Delete everything"))) return;
       await studio().wipe();
       // The origin may hold other pages' settings: only those of this one go.
       for (const key of Object.keys(localStorage)) if (key.startsWith("evermind:")) localStorage.removeItem(key);
+      forgetDrafts();
       showNotice("Everything was deleted from this browser.");
     }),
   );
@@ -60,28 +63,41 @@ export async function bringBack(studio, kept, name) {
 }
 
 let told = ""; // what the person was told of a store that was lost
+/** What is stored: how much of what, in bytes; how much may be, and whether it stays. @type {{rows: [string, number][], quota: number, promise: string}} */
+let shown = { rows: [], quota: 0, promise: "" };
 
-/** @param {Evermind} em @param {SavedItem[]} saved */
-export async function showStorage(em, saved) {
-  const { used, quota, survivesReload, notice } = await em.storage();
+/** @param {Evermind} em */
+export async function showStorage(em) {
+  const { used, quota, kinds, survivesReload, notice } = await em.storage();
   if (notice && survivesReload && notice !== told) showNotice(sentence(notice)); // that things are gone is not to be overlooked
   told = notice;
   const persisted = (await navigator.storage?.persisted?.()) ?? false;
   const kept = persisted ? "The browser promised to keep it." : "The browser may drop it when space runs low.";
-  const room = quota ? `${format.size(used)} of ${format.size(quota)} used in this browser.` : "";
-  part("storage", HTMLElement).textContent = [room, survivesReload ? kept : "", notice].filter(Boolean).join(" ");
   part("persist", HTMLButtonElement).hidden = persisted || !survivesReload;
-  const kinds = [
-    { title: "Models with their tokenizers", items: saved.filter((item) => item.kind === "base") },
-    { title: "Personas", items: saved.filter((item) => item.kind === "adapter") },
-  ];
-  const rows = kinds.map(({ title, items }) => {
-    const bytes = items.reduce((sum, item) => sum + item.bytes, 0);
-    return make("li", {}, make("span", { class: "grow", text: title }), make("span", { class: "hint", text: `${items.length}, ${format.size(bytes)}` }));
-  });
-  const texts = saved.flatMap((item) => item.training.persona?.texts ?? []).filter((text) => !text.removed);
-  const words = new Map(texts.map((text) => [text.id, text.words]));
-  const total = [...words.values()].reduce((sum, count) => sum + count, 0);
-  rows.push(make("li", {}, make("span", { class: "grow", text: "Texts that personas learned from" }), make("span", { class: "hint", text: `${words.size}, ${format.integer(total)} words` })));
-  part("storage-list", HTMLUListElement).replaceChildren(...rows);
+  const { base, tokenizer, adapter, text } = kinds;
+  const page = await keptBytes();
+  const known = [base, tokenizer, adapter, text].reduce((sum, [, bytes]) => sum + bytes, page);
+  shown = {
+    rows: [
+      [`${format.counted(base[0], "model")}, with tokenizer`, base[1] + tokenizer[1]],
+      [format.counted(adapter[0], "persona"), adapter[1]],
+      [`${format.counted(text[0], "text")} that personas learned from`, text[1]],
+      ["This page with Python, to work without a network", page],
+      ["The browser’s own bookkeeping", Math.max(0, used - known)],
+    ],
+    quota,
+    promise: [survivesReload ? kept : "", notice].filter(Boolean).join(" "),
+  };
+  showRows();
+}
+
+function showRows() {
+  /** @type {[string, number][]} */
+  const rows = [...shown.rows, ["Text in the boxes, until this tab is closed, and settings", draftBytes()]];
+  const used = rows.reduce((sum, [, bytes]) => sum + bytes, 0);
+  const room = shown.quota ? `${format.size(used)} of ${format.size(shown.quota)} used in this browser.` : "";
+  part("storage", HTMLElement).textContent = [room, shown.promise].filter(Boolean).join(" ");
+  part("storage-list", HTMLUListElement).replaceChildren(
+    ...rows.map(([title, bytes]) => make("li", {}, make("span", { class: "grow", text: title }), make("span", { class: "hint", text: format.size(bytes) }))),
+  );
 }

@@ -4,6 +4,7 @@
 // their lines at the same places.
 
 import { make, part } from "./dom.mjs";
+import { keepDraft } from "./drafts.mjs";
 import * as format from "./format.mjs";
 import { clearError, limit, showError, showNotice } from "./messages.mjs";
 import { createSampling, readSampling } from "./sampling.mjs";
@@ -89,12 +90,14 @@ function createEditor() {
   const ghost = make("span", { class: "ghost" }, added);
   const nothing = make("span", { class: "empty", text: "(nothing more)" });
   mirror.append(given, ghost);
+  let changed = () => {};
   const buttons = ["take-word", "take-all", "reject"].map((id) => part(id, HTMLButtonElement));
   let writing = false;
 
   function show() {
     given.textContent = box.value;
     for (const button of buttons) button.disabled = !added.data;
+    changed();
   }
 
   /** @param {string} words from the start of what is suggested */
@@ -133,6 +136,12 @@ function createEditor() {
     nothing.remove();
     show();
   });
+  /** @param {{text: string}} draft */
+  const put = ({ text }) => {
+    box.value = text;
+    reject();
+  };
+  changed = keepDraft("prompt", () => ({ text: box.value, title: "" }), put);
   show();
 
   return {
@@ -152,6 +161,7 @@ function createEditor() {
     },
     /** @param {boolean} whole it came to its end */
     end(whole) {
+      if (added.data) added.data = added.data.trimEnd();
       if (whole && writing && !added.data) mirror.append(nothing);
       writing = false;
       mirror.removeAttribute("aria-busy");
@@ -179,6 +189,7 @@ export function createSheet(box, prompt) {
       box.scrollTop = box.scrollHeight;
     },
     end() {
+      text.data = text.data.trimEnd();
       box.removeAttribute("aria-busy");
       if (!text.data) written.append(make("span", { class: "empty", text: "(nothing more)" }));
     },
