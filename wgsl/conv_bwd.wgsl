@@ -26,18 +26,15 @@ fn set_element(i: u32) {
     dn[i] = sum;
 }
 
+fn term(t: u32, c: u32, j: u32) -> f32 {
+    if (t < j || pos[t] < i32(j)) { return 0.0; }
+    return da[t * shape.d + c] * n[(t - j) * shape.d + c];
+}
+
 fn add_columns(first: u32, j: u32, part: u32, thread: u32) {
-    let columns = WG / SHARES;
-    let c = first + thread % columns;
-    let end = min(shape.n, (part + 1u) * shape.rows);
-    var sum = 0.0;
-    if (c < shape.d) {
-        for (var t = part * shape.rows + thread / columns; t < end; t += SHARES) {
-            if (t >= j && pos[t] >= i32(j)) { sum += da[t * shape.d + c] * n[(t - j) * shape.d + c]; }
-        }
-    }
-    sum = column_sum(thread, sum);
-    if (thread < columns && c < shape.d) {
+    let sum = column_of_part(first, part, j, thread);
+    let c = first + thread;
+    if (thread < WG / SHARES && c < shape.d) {
         let place = (part * shape.d + c) * shape.k + j;
         if (shape.parts == 1u) { dw[place] += sum; } else { dw[place] = sum; }
     }

@@ -29,18 +29,14 @@ fn add_rows(first: u32, thread: u32) {
     }
 }
 
+fn term(t: u32, c: u32, tap: u32) -> f32 { // there are no taps
+    return dy[t * shape.d + c] * x[t * shape.d + c] * rstd[t];
+}
+
 fn add_columns(first: u32, part: u32, thread: u32) {
-    let columns = WG / SHARES;
-    let c = first + thread % columns;
-    let end = min(shape.n, (part + 1u) * shape.rows);
-    var sum = 0.0;
-    if (c < shape.d) {
-        for (var t = part * shape.rows + thread / columns; t < end; t += SHARES) {
-            sum += dy[t * shape.d + c] * x[t * shape.d + c] * rstd[t];
-        }
-    }
-    sum = column_sum(thread, sum);
-    if (thread < columns && c < shape.d) {
+    let sum = column_of_part(first, part, 0u, thread);
+    let c = first + thread;
+    if (thread < WG / SHARES && c < shape.d) {
         if (shape.parts == 1u) { dg[c] += sum; } else { dg[part * shape.d + c] = sum; }
     }
 }
