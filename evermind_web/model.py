@@ -17,7 +17,7 @@ from evermind_web.language_model import Codec as Codec
 from evermind_web.language_model import LanguageModel
 from evermind_web.language_model import drain as drain
 from evermind_web.network import Grads, Noise, Views, cut, views_of
-from evermind_web.params import ParamTable, check_arch, initial_weights, whole_number
+from evermind_web.params import ParamTable, check_arch, initial_weights
 
 DEFAULT_SEED = 0x45564C4D
 
@@ -41,8 +41,7 @@ class EvermindLM(LanguageModel, FlatModel):
         seed: int = DEFAULT_SEED,
         backend: str | Backend | None = None,
     ) -> None:
-        hidden = 2 * whole_number("d_model", d_model) if hidden_dim is None else hidden_dim
-        config = check_arch((vocab_size, d_model, num_layers, conv_kernel, hidden, num_experts, top_k))
+        config = check_arch((vocab_size, d_model, num_layers, conv_kernel, hidden_dim, num_experts, top_k))
         table = ParamTable(evermind_tensor_spec(config))
         device = resolve_backend(backend)
         sizes = part_sizes(table.units(), device)

@@ -131,10 +131,14 @@ def init_moe_tensor(rng: SeededRng, kind: str, part: F32, d_model: int) -> None:
 
 
 def check_arch(sizes: Iterable[Any]) -> Arch:
-    """The shape of V, D, L, K, H, E, k if a model can have it; InvalidArgumentError naming the field otherwise."""
-    arch = Arch(
-        *(whole_number(name, size, int(name != "num_layers")) for name, size in zip(FIELDS, sizes, strict=True))
-    )
+    """The shape of V, D, L, K, H, E, k if a model can have it; InvalidArgumentError naming the field otherwise.
+
+    H may be None: 2 D.
+    """
+    given = dict(zip(FIELDS, sizes, strict=True))
+    if given["hidden_dim"] is None:
+        given["hidden_dim"] = 2 * whole_number("d_model", given["d_model"])
+    arch = Arch(**{name: whole_number(name, size, int(name != "num_layers")) for name, size in given.items()})
     check_top_k(arch.top_k, arch.num_experts)
     if arch.num_layers > MAX_LAYERS or param_count_of(arch) > MAX_PARAMETERS:
         raise InvalidArgumentError(

@@ -133,8 +133,7 @@ class EvermindModule(nn.Module):
         token_dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        hidden = 2 * d_model if hidden_dim is None else hidden_dim
-        arch = check_arch((vocab_size, d_model, num_layers, conv_kernel, hidden, num_experts, top_k))
+        arch = check_arch((vocab_size, d_model, num_layers, conv_kernel, hidden_dim, num_experts, top_k))
         self.config, self.dropout, self.token_dropout = arch, dropout, token_dropout
         self.token_embedding = Weight(arch.vocab_size, arch.d_model)
         self.layers = nn.ModuleList(Layer(arch, dropout, hidden_dropout) for _ in range(arch.num_layers))
