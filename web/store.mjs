@@ -3,7 +3,8 @@
 // The store moves bytes and knows no tensors. Rows (metadata) and bytes lie in two object stores, so that listing
 // a thousand adapters reads no bytes. A save is ONE transaction over both, acknowledged after it is complete.
 
-import { IdbEngine, MIGRATIONS, MemoryEngine, browserEstimate, nameOf } from "./store_engines.mjs";
+import { IdbEngine, MIGRATIONS, MemoryEngine, beginNewLog, browserEstimate, nameOf } from "./store_engines.mjs";
+import { lossOf, remember } from "./store_memory.mjs";
 import {
   RecordNotFoundError, StorageError, StorageFullError,
   checkBytes, checkDistinct, checkName, faceOf, planDelete, planRename, planSave, prepare,
@@ -22,10 +23,6 @@ export { InvalidArgumentError, RecordNotFoundError, StorageError, StorageFullErr
 const OPEN_TIMEOUT_MS = 6000; // a cold open of a slow disk takes one or two seconds
 const PRIVATE_NOTICE = "not saved in a private window; download instead";
 
-/** @param {string} why of the browser */
-const emptied = (why) =>
-  `the browser found its database damaged and emptied it (${why}): what was saved here is gone; restore a backup`;
-
 /** Errors of `open` in private windows and sandboxed frames: there is no database to be had. */
 const NO_DATABASE = new Set(["InvalidStateError", "SecurityError", "NotSupportedError"]);
 
@@ -43,10 +40,11 @@ export async function openStore(options = {}) {
   const store = new Store(name, engine, "");
   store.onversionchange = onversionchange;
   engine.onversionchange = (change) => store.onversionchange?.(change);
-  engine.onemptied = (why) => (store.notice = emptied(why));
+  engine.onfresh = async (why) => void (store.notice = await lossOf(name, why));
   try {
     if (!hasIndexedDB()) throw new DOMException("this browser has no IndexedDB", "NotSupportedError");
     await engine.connect();
+    beginNewLog();
     return store;
   } catch (error) {
     store.close();
@@ -158,9 +156,9 @@ export class Store {
     await this.#change(names, 0, (existing) => planRename(from, to, existing));
   }
 
-  /** @param {string} name @returns {Promise<void>} @throws {RecordNotFoundError} */
-  async delete(name) {
-    await this.#change([checkName(name)], 0, (existing) => planDelete(name, existing));
+  /** All of them, or none. @param {string[]} names @returns {Promise<void>} @throws {RecordNotFoundError} */
+  async delete(...names) {
+    await this.#change(names.map(checkName), 0, (existing) => planDelete(names, existing));
   }
 
   /** Bytes used and allowed, of this origin; quota 0 where unknown. */
@@ -185,6 +183,7 @@ export class Store {
     try {
       await this.#engine.change(names, plan);
       this.#others?.postMessage("changed");
+      if (this.persistent) void remember(this.name, this.#engine.rows());
     } catch (error) {
       throw need && nameOf(error) === "QuotaExceededError" ? await fullError(error, need) : asStorageError(error);
     }

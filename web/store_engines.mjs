@@ -6,7 +6,7 @@
 // - Must close its connection on `versionchange`, so that no tab of ours blocks a newer version.
 // - Must never store a view on a larger buffer: the whole buffer would be stored.
 
-import { openDB } from "./vendor/idb.mjs";
+import { deleteDB, openDB } from "./vendor/idb.mjs";
 import { StorageError } from "./store_records.mjs";
 
 /** @typedef {import("./store_records.mjs").Row} Row */
@@ -73,8 +73,9 @@ export class IdbEngine {
     this.migrations = migrations;
     /** @type {(change: VersionChange) => void} */
     this.onversionchange = () => {};
-    /** Called when the browser found its database damaged and began an empty one. @type {(why: string) => void} */
-    this.onemptied = () => {};
+    /** Called when the database had to be made, with the browser's reason if it threw a damaged one away.
+     * @type {(why: string) => Promise<void>} */
+    this.onfresh = async () => {};
   }
 
   rows() {
@@ -174,6 +175,7 @@ export class IdbEngine {
     const { name, timeout, migrations } = this;
     return new Promise((resolve, reject) => {
       let late = false;
+      let told = Promise.resolve();
       /** @param {string} what */
       const giveUp = (what) => {
         late = true;
@@ -184,9 +186,9 @@ export class IdbEngine {
       /** @type {Promise<Database>} */
       const opening = openDB(name, migrations.length, {
         upgrade: (db, from, _to, tx, event) => {
-          // Chromium does this by itself and says so nowhere else (an extension of its own).
-          const { dataLoss, dataLossMessage } = /** @type {{dataLoss?: string, dataLossMessage?: string}} */ (event);
-          if (dataLoss === "total") this.onemptied(dataLossMessage ?? "");
+          // Chromium throws damaged ones away by itself and says so nowhere else (an extension of its own).
+          const { dataLossMessage = "" } = /** @type {{dataLossMessage?: string}} */ (event);
+          if (from === 0) told = this.onfresh(dataLossMessage);
           for (const migrate of migrations.slice(from)) migrate(db, tx);
         },
         blocked: () => {
@@ -199,9 +201,22 @@ export class IdbEngine {
         },
         terminated: () => this.#drop(this.#connection),
       });
-      opening.then((db) => (late ? db.close() : resolve(db)), reject).finally(() => clearTimeout(timer));
+      /** @param {Database} db */
+      const opened = (db) => (late ? db.close() : resolve(db));
+      opening.then((db) => told.then(() => opened(db)), reject).finally(() => clearTimeout(timer));
     });
   }
+}
+
+/**
+ * Make the browser's database begin a new log, in the background. A kill may tear the last entry of Chromium's log.
+ * Chromium (`reuse_logs` of its LevelDB) then writes on behind the tear, takes that for damage at the next start, and
+ * empties the whole database. When a database is deleted, it begins a new log and drops the old one.
+ */
+export function beginNewLog() {
+  if (!("dataLoss" in IDBVersionChangeEvent.prototype)) return; // of Chromium only
+  const name = "evermind new log";
+  openDB(name).then((db) => db.close()).then(() => deleteDB(name)).catch(() => {});
 }
 
 /**

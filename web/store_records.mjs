@@ -168,11 +168,14 @@ export function planRename(from, to, existing) {
   return { dropBlobs: [], dropNames: [from], put: [{ row, data: null }] };
 }
 
-/** @param {string} name @param {(Row | undefined)[]} existing @returns {Change} */
-export function planDelete(name, existing) {
-  const [old] = existing;
-  if (!old) throw new RecordNotFoundError(name);
-  return { dropBlobs: old.blobs, dropNames: [name], put: [] };
+/** @param {string[]} names @param {(Row | undefined)[]} existing @returns {Change} */
+export function planDelete(names, existing) {
+  const dropBlobs = names.flatMap((name, i) => {
+    const old = existing[i];
+    if (!old) throw new RecordNotFoundError(name);
+    return old.blobs;
+  });
+  return { dropBlobs, dropNames: names, put: [] };
 }
 
 /** @param {Row} row @returns {StoreRecord} */

@@ -268,8 +268,7 @@ class Library:
 
     async def wipe(self) -> dict[str, Any]:
         """Delete everything that is saved. What is in memory stays, unsaved."""
-        for record in await self.store.list():
-            await self.store.delete(record.name)
+        await self.store.delete(*(record.name for record in await self.store.list()))
         if (current := self.session.current) is not None:
             current.saved = False
             for adapter in current.adapters.values():

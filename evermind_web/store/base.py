@@ -124,8 +124,8 @@ class Store(ABC):
         """Raises: RecordNotFoundError if there is no `old`; StorageError if `new` is taken."""
 
     @abstractmethod
-    async def delete(self, name: str) -> None:
-        """Raises: RecordNotFoundError."""
+    async def delete(self, *names: str) -> None:
+        """Delete them all, or none. Raises: RecordNotFoundError."""
 
     @abstractmethod
     async def estimate(self) -> tuple[int, int]:

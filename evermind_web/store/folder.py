@@ -90,10 +90,11 @@ class FolderStore(Store):
             record = plan_rename(existing, old, new, self._place)
             index[new] = _Entry(record, index.pop(old).blob)
 
-    async def delete(self, name: str) -> None:
+    async def delete(self, *names: str) -> None:
         with self._changing(0) as index:
-            if index.pop(name, None) is None:
-                raise not_found(name, self._place)
+            for name in dict.fromkeys(names):
+                if index.pop(name, None) is None:
+                    raise not_found(name, self._place)
 
     async def estimate(self) -> tuple[int, int]:
         used = sum(entry.record.size for entry in self._read_index().values())

@@ -54,13 +54,15 @@ class IndexedDBStore(Store):
         return _record(json.loads(js_to_json(found.record))), data
 
     async def list(self) -> list[Record]:
-        return sorted(_records(await _result(self._face.list())), key=lambda record: record.name)
+        records = _records(await _result(self._face.list()))
+        self.notice = str(self._face.notice)  # the browser may lose its database at any time
+        return sorted(records, key=lambda record: record.name)
 
     async def rename(self, old: str, new: str) -> None:
         await _result(self._face.rename(check_name(old), check_name(new)))
 
-    async def delete(self, name: str) -> None:
-        await _result(self._face.delete(check_name(name)))
+    async def delete(self, *names: str) -> None:
+        await _result(self._face.delete(*map(check_name, names)))
 
     async def estimate(self) -> tuple[int, int]:
         found = await _result(self._face.estimate())

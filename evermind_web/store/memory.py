@@ -46,11 +46,13 @@ class MemoryStore(Store):
         del self._records[old]
         self._records[new], self._data[new] = record, data
 
-    async def delete(self, name: str) -> None:
+    async def delete(self, *names: str) -> None:
         self._check_open()
-        if self._records.pop(name, None) is None:
-            raise not_found(name, _PLACE)
-        del self._data[name]
+        for name in names:
+            if name not in self._records:
+                raise not_found(name, _PLACE)
+        for name in {*names}:
+            del self._records[name], self._data[name]
 
     async def estimate(self) -> tuple[int, int]:
         self._check_open()

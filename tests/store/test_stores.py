@@ -132,6 +132,17 @@ async def test_db4_a_missing_record_is_named(store: Store) -> None:
         await store.load("my model")
 
 
+async def test_several_are_deleted_or_none(store: Store) -> None:
+    await store.save_many([SaveItem(name, name.encode(), "base") for name in "abc"])
+    with pytest.raises(RecordNotFoundError, match="x is no longer"):
+        await store.delete("a", "x", "b")
+    assert [(await store.load(name))[1] for name in await names(store)] == [b"a", b"b", b"c"]
+    await store.delete("a", "c", "a")
+    assert await names(store) == ["b"]
+    await store.delete()
+    assert await names(store) == ["b"]
+
+
 async def test_a_closed_store_refuses_every_call(store: Store) -> None:
     await store.save("a", b"1", "base")
     store.close()

@@ -177,6 +177,10 @@ class Profile:
         await self._process.wait()
         self._process = None
 
+    def log(self) -> Path:
+        """Where the browser's database writes each change first; others lie there only while it begins a new one."""
+        return max(self.folder.glob("**/*.indexeddb.leveldb/*.log"))
+
     def damage(self, part: str) -> None:
         """Overwrite the one file of the browser's database that matches `part`."""
         (file,) = self.folder.glob(f"**/*.indexeddb.leveldb/{part}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from pathlib import Path
 
@@ -26,6 +27,37 @@ async def test_a_killed_browser_leaves_each_record_old_or_new(
     assert tally["acknowledged"] > 10, "it must have been at work"
 
 
+async def test_a_log_that_a_kill_has_torn_costs_nothing_later(
+    playwright: Playwright, server: str, tmp_path: Path
+) -> None:
+    """Chromium writes on behind the tear, and took that for damage at the start after it: everything was lost."""
+    profile, plan = Profile(playwright, tmp_path, server), Plan(random.Random(5))
+    try:
+        await (await profile.open()).evaluate(WORK, plan.extend(5, 2000))
+        await profile.kill()
+        torn = profile.log()
+        os.truncate(torn, torn.stat().st_size - 20)
+        page = await profile.open()
+        assert len((await page.evaluate(LOOK))["found"]) == len(plan.states[-1])
+        await page.evaluate(WORK, plan.extend(5, 2000))
+        async with asyncio.timeout(10):
+            while torn.exists():  # noqa: ASYNC110 - the browser does not say when
+                await asyncio.sleep(0.05)
+        await profile.kill()
+        found = await (await profile.open()).evaluate(LOOK)
+        assert (found["notice"], sorted(found["found"])) == ("", sorted(plan.states[-1]))
+    finally:
+        await profile.close()
+
+
+# The names of what there is are noted after a change is acknowledged.
+NOTED = """async (names) => {
+    const notes = await caches.open("evermind_web notes");
+    const noted = async () => (await (await notes.matchAll()).at(-1)?.json())?.sort().join();
+    while ((await noted()) !== names.join()) await null;
+}"""
+
+
 @pytest.mark.parametrize("part", ["MANIFEST-*", "CURRENT"])
 async def test_a_database_that_the_browser_empties_is_said_to_be_lost(
     playwright: Playwright, server: str, tmp_path: Path, part: str
@@ -33,14 +65,18 @@ async def test_a_database_that_the_browser_empties_is_said_to_be_lost(
     """Chromium throws a damaged database away and begins a new one, without an error."""
     profile = Profile(playwright, tmp_path, server)
     try:
-        await (await profile.open()).evaluate(WORK, Plan(random.Random(5)).extend(5, 2000))
+        plan = Plan(random.Random(5))
+        plan.extend(5, 2000)
+        page, names = await profile.open(), sorted(plan.states[-1])
+        await page.evaluate(WORK, plan.changes)
+        await page.evaluate(NOTED, names)
         await profile.kill()
         profile.damage(part)
         found = await (await profile.open()).evaluate(LOOK)
         await profile.kill()
         assert found["found"] == {}
         assert "emptied it (IndexedDB (database was corrupt)" in found["notice"]
-        assert found["notice"].endswith("restore a backup")
+        assert found["notice"].endswith(f"Gone: {', '.join(names)}; restore a backup")
         assert (await (await profile.open()).evaluate(LOOK))["notice"] == "", "it is said once"
     finally:
         await profile.close()

@@ -109,8 +109,11 @@ async def test_rename_keeps_the_bytes_and_refuses_a_collision(blank: Page) -> No
         const missing = await fails(store.rename("x", "y"));
         await store.rename("a", "c");
         await store.rename("c", "c");
-        await store.delete("b");
-        return { collision, missing, names: (await store.list()).map(({ name }) => name),
+        await store.save("d", bytes(4), {kind: "base"});
+        const none = await fails(store.delete("d", "x", "b"));
+        const still = [...(await store.load("b")).data, ...(await store.load("d")).data];
+        await store.delete("d", "b");
+        return { none, still, collision, missing, names: (await store.list()).map(({ name }) => name),
                  data: [...(await store.load("c")).data], gone: await fails(store.delete("b")),
                  bad: [await fails(store.rename("c", " ")), await fails(store.rename("c", "é".repeat(201))),
                        await fails(store.rename("c", "\\ud800"))] };
@@ -119,6 +122,8 @@ async def test_rename_keeps_the_bytes_and_refuses_a_collision(blank: Page) -> No
     assert "the name b is taken" in found["collision"]
     assert found["missing"].startswith("RecordNotFoundError")
     assert found["gone"].startswith("RecordNotFoundError")
+    assert "checkpoint x is no longer" in found["none"]
+    assert found["still"] == [2, 4]
     assert (found["names"], found["data"]) == (["c"], [1])
     assert all(text.startswith("InvalidArgumentError") for text in found["bad"])
 

@@ -76,17 +76,27 @@ async def test_db3_a_private_window_gets_a_store_in_memory_and_a_notice(blank: P
 
 
 async def test_db4_an_evicted_record_is_named_never_replaced_by_an_empty_one(blank: Page, server: str) -> None:
-    await js(blank, "globalThis.store = await openStore(); await store.save('my model', bytes(1), {kind: 'base'});")
+    await js(
+        blank,
+        """
+        globalThis.store = await openStore();
+        await store.save("my model", bytes(1), {kind: "base"});
+        await store.save("text:1", bytes(1), {kind: "text"});
+        const notes = await caches.open("evermind_web notes");
+        while ((await (await notes.matchAll()).at(-1)?.json())?.[0] !== "my model") await null;
+        """,
+    )
     cdp = await blank.context.new_cdp_session(blank)
     await cdp.send("Storage.clearDataForOrigin", {"origin": server.rstrip("/"), "storageTypes": "indexeddb"})
     found = await js(
         blank,
-        """return { live: await fails(store.load("my model")), list: await store.list(),
+        """return { live: await fails(store.load("my model")), list: await store.list(), notice: store.notice,
                     fresh: await fails((await openStore()).load("my model")), persist: await store.persist() };""",
     )
     for text in (found["live"], found["fresh"]):
         assert text.startswith("RecordNotFoundError: checkpoint my model is no longer in this browser")
     assert found["list"] == []
+    assert found["notice"] == "the browser has deleted its database. Gone: my model; restore a backup"
     assert found["persist"] in (True, False)
 
 
