@@ -7,6 +7,7 @@ Everything here is synchronous; a `read` waits where it is started.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -298,7 +299,7 @@ class NativeDevice:
         out = []
         for buffer, nbytes in zip(buffers, sizes, strict=True):
             window = self._window(buffer)
-            with self._named("read"):
+            with self._named("read"), _without_event_loop():
                 data = self._queue.read_buffer(window.buffer, window.offset, nbytes)
             out.append(np.frombuffer(data, np.uint8).copy())
 
@@ -409,3 +410,14 @@ class _Encoder:
 def _dashed(name: str) -> str:
     """ "maxBufferSize" as wgpu-py spells it: "max-buffer-size"."""
     return "".join("-" + letter.lower() if letter.isupper() else letter for letter in name)
+
+
+@contextmanager
+def _without_event_loop() -> Iterator[None]:
+    """Around what waits at once: wgpu-py's thread would tell a running event loop too, which may be closed by then."""
+    hooks = sys.get_asyncgen_hooks()  # what wgpu-py knows a running loop by
+    sys.set_asyncgen_hooks(None, None)
+    try:
+        yield
+    finally:
+        sys.set_asyncgen_hooks(*hooks)

@@ -299,6 +299,23 @@ async def test_replay_makes_nothing_new(backend: WebGPUBackend) -> None:
     ]
 
 
+async def test_no_event_loop_hears_of_a_read(backend: WebGPUBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread of wgpu-py may be so late that the loop is closed."""
+    from wgpu import _async
+
+    loops, detect = [], _async.detect_current_call_soon_threadsafe
+
+    def detected() -> object:
+        loops.append(detect())
+        return loops[-1]
+
+    monkeypatch.setattr(_async, "detect_current_call_soon_threadsafe", detected)
+    await backend.read(put(backend, [1.0]))
+    assert loops
+    assert set(loops) == {None}
+    assert detect() is not None  # everything else finds the loop that runs here
+
+
 async def test_use_after_free_is_refused(backend: WebGPUBackend) -> None:
     buf = put(backend, np.ones(4))
     backend.free(buf)
