@@ -1,6 +1,6 @@
 // Step 4: what is kept in this browser, and files in and out.
 
-import { ask, make, onPress, part, query, refill, sentence } from "./dom.mjs";
+import { agree, ask, make, onPress, part, query, refill, sentence } from "./dom.mjs";
 import * as format from "./format.mjs";
 import { clearError, showError, showErrors, showNotice } from "./messages.mjs";
 import { download } from "./record.mjs";
@@ -79,6 +79,12 @@ export function createSaved(em, studio, store) {
  * @param {(action: () => Promise<void>) => Promise<void>} act
  */
 function createActions(em, studio, store, act) {
+  /** For Undo: empty, if people agree, where it is too damaged for that; null if they do not. @param {string} name */
+  const snapshotOf = (name) =>
+    studio().snapshot(name).catch(async (error) => {
+      const sure = await agree(`${sentence(error)} Delete it for good?`, `Delete ${name}`);
+      return sure ? new Uint8Array() : null;
+    });
   return {
     /** @param {SavedItem} item */
     load: (item) =>
@@ -107,10 +113,11 @@ function createActions(em, studio, store, act) {
     /** @param {SavedItem} item */
     remove: (item) =>
       act(async () => {
-        const kept = await studio().snapshot(item.name);
+        const kept = await snapshotOf(item.name);
+        if (!kept) return;
         const { needing } = await em().request("delete", { name: item.name });
         if (localStorage.getItem(REMEMBERED) === item.name) localStorage.removeItem(REMEMBERED);
-        showNotice(`Deleted ${item.name}.${staying(needing)}`, () => void act(() => bringBack(studio(), kept, item.name)));
+        showNotice(`Deleted ${item.name}.${staying(needing)}`, kept.length ? () => void act(() => bringBack(studio(), kept, item.name)) : null);
       }),
     /** @param {SavedItem} item */
     download: (item) =>
