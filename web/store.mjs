@@ -7,7 +7,7 @@ import { IdbEngine, MIGRATIONS, MemoryEngine, beginNewLog, browserEstimate, name
 import { lossOf, remember } from "./store_memory.mjs";
 import {
   RecordNotFoundError, StorageError, StorageFullError,
-  checkBytes, checkDistinct, checkName, faceOf, planDelete, planRename, planSave, prepare,
+  checkBytes, checkDistinct, checkName, faceOf, isRow, planDelete, planRename, planSave, prepare,
 } from "./store_records.mjs";
 
 export { InvalidArgumentError, RecordNotFoundError, StorageError, StorageFullError } from "./store_records.mjs";
@@ -22,6 +22,9 @@ export { InvalidArgumentError, RecordNotFoundError, StorageError, StorageFullErr
 
 const OPEN_TIMEOUT_MS = 6000; // a cold open of a slow disk takes one or two seconds
 const PRIVATE_NOTICE = "not saved in a private window; download instead";
+
+/** @param {number} count */
+const unknown = (count) => `records in this browser that this version of the page cannot read, and leaves alone: ${count}`;
 
 /** Errors of `open` in private windows and sandboxed frames: there is no database to be had. */
 const NO_DATABASE = new Set(["InvalidStateError", "SecurityError", "NotSupportedError"]);
@@ -142,9 +145,15 @@ export class Store {
     return { record: faceOf(row), data: new Uint8Array(/** @type {ArrayBuffer} */ (data)) };
   }
 
-  /** Every record, ordered by name; reads no bytes. @returns {Promise<StoreRecord[]>} */
+  /**
+   * Every record, ordered by name; reads no bytes. What is none of this version's is left out, and `notice` counts it.
+   * @returns {Promise<StoreRecord[]>}
+   */
   async list() {
-    return (await guard(this.#engine.rows())).map(faceOf);
+    const rows = await guard(this.#engine.rows());
+    const known = rows.filter(isRow);
+    if (known.length < rows.length) this.notice ||= unknown(rows.length - known.length);
+    return known.map(faceOf);
   }
 
   /**

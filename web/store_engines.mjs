@@ -7,7 +7,7 @@
 // - Must never store a view on a larger buffer: the whole buffer would be stored.
 
 import { deleteDB, openDB } from "./vendor/idb.mjs";
-import { StorageError } from "./store_records.mjs";
+import { StorageError, foreign, isRow } from "./store_records.mjs";
 
 /** @typedef {import("./store_records.mjs").Row} Row */
 /** @typedef {import("./store_records.mjs").Change} Change */
@@ -89,6 +89,7 @@ export class IdbEngine {
       /** @type {Row | undefined} */
       const row = await tx.objectStore("records").get(name);
       if (!row) return undefined;
+      if (!isRow(row)) throw foreign(name);
       const blobs = tx.objectStore("blobs");
       return { row, data: await joined(row, (key) => blobs.get(key)) };
     });

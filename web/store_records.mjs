@@ -125,6 +125,23 @@ export function prepare(item) {
   return { row, data };
 }
 
+/**
+ * Whether this version can work with a stored row: another page of this origin, or a later version, may have left others.
+ * @param {any} row @returns {row is Row}
+ */
+export function isRow(row) {
+  const { name, kind, baseFingerprint, crc32, size, created, modified, metadata, blobs } = row;
+  const texts = [name, kind, baseFingerprint, created, modified].every((text) => typeof text === "string" && !/\p{Surrogate}/u.test(text));
+  const numbers = Array.isArray(blobs) && [crc32, size, ...blobs].every((number) => Number.isSafeInteger(number) && number >= 0);
+  const named = texts && name.trim() !== "" && [...name].length <= MAX_NAME;
+  return named && numbers && typeof metadata === "object" && metadata !== null && !Array.isArray(metadata);
+}
+
+/** @param {string} name */
+export function foreign(name) {
+  return new StorageError(`the record ${name} is none that this version of the page wrote; reload the page, or delete it`);
+}
+
 /** @param {{row: Row}[]} items */
 export function checkDistinct(items) {
   const names = new Set();
@@ -149,6 +166,7 @@ export function planSave(items, existing, replace) {
   items.forEach(({ row, data }, i) => {
     const old = existing[i];
     if (old && !replace) throw taken(row.name);
+    if (old && !isRow(old)) throw foreign(row.name);
     if (old) change.dropBlobs.push(...old.blobs);
     change.put.push({ row: { ...row, created: old ? old.created : row.created }, data });
   });
@@ -173,7 +191,7 @@ export function planDelete(names, existing) {
   const dropBlobs = names.flatMap((name, i) => {
     const old = existing[i];
     if (!old) throw new RecordNotFoundError(name);
-    return old.blobs;
+    return isRow(old) ? old.blobs : [];
   });
   return { dropBlobs, dropNames: names, put: [] };
 }
