@@ -47,7 +47,6 @@ fn score(row: u32, first: u32, thread: u32, scale: f32) {
 }
 
 fn logit(row: u32, e: u32) -> f32 { return records[logits_at(row) + e]; }
-fn chosen(row: u32, i: u32) -> u32 { return u32(records[chosen_at(row) + i]); }
 
 @compute @workgroup_size(WG)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,

@@ -20,75 +20,56 @@
 @group(0) @binding(8) var<uniform> shape: Step;
 
 const MOST = 1024u; // D and E at most, for 16 KiB of workgroup memory
-const OWN = 4u; // columns of a thread at most: MOST / WG
-const SUMS = 16u;
-var<workgroup> values: array<f32, MOST>; // m, then the numbers of the chosen experts
+var<workgroup> a_values: array<f32, MOST>;
 var<workgroup> given: array<vec4<f32>, 256>; // m, and zeros up to the next multiple of 4
 var<workgroup> logits: array<f32, MOST>;
-var<workgroup> sums: array<f32, SUMS>;
+var<workgroup> group_sums: array<f32, 32>; // of LANES threads each
+var<workgroup> expert: u32; // 0 is the shared one
 
 fn logit(row: u32, e: u32) -> f32 { return logits[e]; }
-fn chosen(row: u32, i: u32) -> u32 { return u32(values[i]); }
 
-// The sum over all threads, with two barriers.
+// The sum over all threads.
 fn whole_sum(thread: u32, value: f32) -> f32 {
-    lane_values[thread].x = value;
+    let part = row_sum(thread, value);
+    if (thread % LANES == 0u) { group_sums[thread / LANES] = part; }
     workgroupBarrier();
     var sum = 0.0;
-    if (thread < SUMS) {
-        for (var i = thread; i < WG; i += SUMS) { sum += lane_values[i].x; }
-        sums[thread] = sum;
-    }
+    for (var i = 0u; i < WG / LANES; i++) { sum += group_sums[i]; }
     workgroupBarrier();
-    sum = 0.0;
-    for (var i = 0u; i < SUMS; i++) { sum += sums[i]; }
     return sum;
 }
 
-// given = m; `leads` leaves a and n in the row's record.
+// given = m, a_values = a; `leads` leaves a and n in the row's record.
 fn normed(row: u32, thread: u32, leads: bool) {
-    // All that is to be read is read at once, before the first wait.
-    var own = array<vec4<f32>, OWN>(); // of a column: x, what the past brings, norm_conv, the newest tap of conv
-    var gains = vec4<f32>();
     var squares = 0.0;
-    for (var i = 0u; i < OWN; i++) {
-        let c = thread + i * WG;
-        if (c < shape.d) {
-            let value = x[row * shape.d + c];
-            own[i] = vec4<f32>(value, past(row, c, value), norm_conv[c], conv[c * shape.taps]);
-            gains[i] = norm_moe[c];
-            squares += value * value;
-        }
+    for (var c = thread; c < shape.d; c += WG) {
+        let value = x[row * shape.d + c];
+        squares += value * value;
+        a_values[c] = past(row, c, value);
     }
     var scale = 1.0 / sqrt(whole_sum(thread, squares) / f32(shape.d) + 1e-5);
     squares = 0.0;
-    var a = vec4<f32>();
-    for (var i = 0u; i < OWN; i++) {
-        let c = thread + i * WG;
-        let n = own[i].z * own[i].x * scale;
-        a[i] = own[i].y + own[i].w * n;
-        squares += a[i] * a[i];
-        if (leads && c < shape.d) {
+    for (var c = thread; c < shape.d; c += WG) {
+        let n = norm_conv[c] * x[row * shape.d + c] * scale;
+        let a = a_values[c] + conv[c * shape.taps] * n;
+        a_values[c] = a;
+        squares += a * a;
+        if (leads) {
             records[n_at(row) + c] = n;
-            records[a_at(row) + c] = a[i];
+            records[a_at(row) + c] = a;
         }
     }
     scale = 1.0 / sqrt(whole_sum(thread, squares) / f32(shape.d) + 1e-5);
-    for (var i = 0u; i < OWN; i++) {
-        let c = thread + i * WG;
-        if (c < MOST) { values[c] = gains[i] * a[i] * scale; } // 0 from D on, if the sums are numbers
-    }
-    workgroupBarrier();
     for (var i = thread; i < shape.wide / 4u; i += WG) {
-        let at = 4u * i;
-        let m = vec4<f32>(values[at], values[at + 1u], values[at + 2u], values[at + 3u]);
-        given[i] = select(vec4<f32>(), m, vec4<u32>(at, at + 1u, at + 2u, at + 3u) < vec4<u32>(shape.d));
+        var m = vec4<f32>();
+        for (var j = 0u; j < min(4u, shape.d - 4u * i); j++) { m[j] = norm_moe[4u * i + j] * a_values[4u * i + j] * scale; }
+        given[i] = m;
     }
     workgroupBarrier();
 }
 
-// values = the chosen experts; `leads` leaves them and their gates in the row's record.
-fn choose(row: u32, thread: u32, leads: bool) {
+// expert = the one that is `slot`-th; `leads` leaves all chosen ones and their gates in the row's record.
+fn choose(row: u32, thread: u32, slot: u32, leads: bool) {
     for (var first = 0u; first < shape.e; first += WG / LANES) {
         let e = first + thread / LANES;
         let sum = row_sum(thread, share_of_product(min(e, shape.e - 1u) * shape.d, 0u, shape.d, thread % LANES));
@@ -97,15 +78,14 @@ fn choose(row: u32, thread: u32, leads: bool) {
     workgroupBarrier();
     for (var e = thread; e < shape.e; e += WG) {
         let place = place_of(row, e);
-        if (place < shape.k) { values[place] = f32(e); }
+        if (place + 1u == slot) { expert = e + 1u; }
+        if (leads && place < shape.k) { records[chosen_at(row) + place] = f32(e); }
+    }
+    storageBarrier();
+    if (leads) {
+        for (var i = thread; i < shape.k; i += WG) { records[gates_at(row) + i] = gate(row, i); }
     }
     workgroupBarrier();
-    if (leads) {
-        for (var i = thread; i < shape.k; i += WG) {
-            records[chosen_at(row) + i] = values[i];
-            records[gates_at(row) + i] = gate(row, i);
-        }
-    }
 }
 
 @compute @workgroup_size(WG)
@@ -113,12 +93,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let slot = group.y;
     let row = group.z;
     let leads = group.x == 0u && slot == shape.k;
+    if (thread == 0u) { expert = 0u; }
     normed(row, thread, leads);
-    var expert = 0u; // the shared one
-    if (slot > 0u) {
-        choose(row, thread, leads);
-        expert = 1u + chosen(row, slot - 1u);
-    }
+    if (slot > 0u) { choose(row, thread, slot, leads); }
     let h = group.x * (WG / LANES) + thread / LANES;
     let start = expert_at(expert);
     let sum = row_sum(thread, share_of_product(start + min(h, shape.h - 1u) * shape.d, 0u, shape.d, thread % LANES));

@@ -47,7 +47,7 @@ class WebGPUBackend:
     """See `base.Backend`. `sync` (or EVERMIND_SYNC=1) submits every operation on its own, so that errors name it."""
 
     row_multiple = 64
-    steps_per_read = 128
+    steps_per_read = 256
 
     def __init__(self, device: Device, name: str, sync: bool | None = None) -> None:
         self.name = name
