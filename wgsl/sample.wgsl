@@ -1,9 +1,10 @@
 // sample: the next token of each sequence, greedy or drawn; reference: backend/reference/sample.py; test: tests/ops/test_sample.py
-// One workgroup per sequence; each lane holds a run of neighbouring tokens, so that sums run in index order.
+// One workgroup per sequence. Floors and the draw are searched with sums of integers, which no order of adding can change.
 
 //#include finite
+//#include row_reduce
 
-struct Shape { v: u32, steps: u32, run: u32 }  // run: tokens of one lane
+struct Shape { v: u32, steps: u32 }
 
 @group(0) @binding(0) var<storage, read> logits: array<u32>;  // (B, V), the bits of floats
 @group(0) @binding(1) var<storage, read> sampling: array<f32>;  // (16), slots of ops.SAMPLING
@@ -15,31 +16,36 @@ struct Shape { v: u32, steps: u32, run: u32 }  // run: tokens of one lane
 @group(0) @binding(7) var<storage, read_write> counts: array<i32>;  // (B, V)
 @group(0) @binding(8) var<uniform> shape: Shape;
 
-const WG = 256u;
+const BINS = 256u;
 const LOWEST = -3.4028234e38;
 const NOT_FINITE = -1;
 const NO_CANDIDATE = -2;
+const BY_SCORE = 0u;
+const BY_WEIGHT = 1u;
+const BY_PLACE = 2u;
 var<workgroup> bad: atomic<u32>;
-var<workgroup> values: array<vec2<f32>, WG>;
-var<workgroup> places: array<vec2<u32>, WG>;
+var<workgroup> first: atomic<u32>; // place of the first best score
+var<workgroup> bins: array<atomic<u32>, BINS>;
+var<workgroup> groups: array<u32, 16>; // sums of 16 bins each
 
-struct Peaks { values: vec2<f32>, places: vec2<u32> } // two of them, found side by side
+// Which tokens stay: those whose score has at least the key `floor_key`, and whose weight is at least `least`.
+struct Rule { best: f32, temperature: f32, floor_key: u32, least: f32 }
 
-// The logit after bias and penalties; LOWEST for a forbidden token.
+// The logit after bias and penalties; LOWEST for a forbidden token. All loads come first, so that none waits for another.
 fn score(row: u32, i: u32) -> f32 {
-    if (not_finite(bias[i])) { return LOWEST; }
-    var l = bitcast<f32>(logits[row + i]) + bitcast<f32>(bias[i]);
+    let offset = bias[i];
     let count = counts[row + i];
+    var l = bitcast<f32>(logits[row + i]) + bitcast<f32>(offset);
     if (count > 0) {
         if (l > 0.0) { l = l / sampling[4]; } else { l = l * sampling[4]; }
         l = l - sampling[5] * f32(count) - sampling[6];
     }
-    return l;
+    return select(l, LOWEST, not_finite(offset));
 }
 
-// Unsigned integers in the order of the floats.
+// Unsigned integers in the order of the floats; one for both zeros.
 fn key(value: f32) -> u32 {
-    let bits = bitcast<u32>(value);
+    let bits = select(bitcast<u32>(value), 0u, value == 0.0);
     return select(bits | 0x80000000u, ~bits, (bits >> 31u) == 1u);
 }
 
@@ -52,134 +58,128 @@ fn weight(value: f32, largest: f32, temperature: f32) -> f32 {
     return exp(below / temperature);
 }
 
-// The largest of all lanes' values and the first place that has it, twice.
-fn peaks_of(lane: u32, own: Peaks) -> Peaks {
-    workgroupBarrier();
-    values[lane] = own.values;
-    places[lane] = own.places;
-    for (var half = WG / 2u; half > 0u; half /= 2u) {
-        workgroupBarrier();
-        if (lane < half) {
-            let mine = values[lane];
-            let other = values[lane + half];
-            let earlier = places[lane + half] < places[lane];
-            let better = (other > mine) | ((other == mine) & earlier);
-            values[lane] = select(mine, other, better);
-            places[lane] = select(places[lane], places[lane + half], better);
-        }
-    }
-    workgroupBarrier();
-    return Peaks(values[0], places[0]);
+// The weight of a token that stays, 0 for others.
+fn staying(row: u32, i: u32, rule: Rule) -> f32 {
+    let value = score(row, i);
+    if (key(value) < rule.floor_key) { return 0.0; }
+    let w = weight(value, rule.best, rule.temperature);
+    return select(0.0, w, w >= rule.least);
 }
 
-// values[lane] = the sums over the lanes up to this one; returns the whole sums.
-fn running_sums(lane: u32, own: vec2<f32>) -> vec2<f32> {
-    workgroupBarrier();
-    values[lane] = own;
-    for (var reach = 1u; reach < WG; reach *= 2u) {
+// Their sum over all tokens.
+fn sum_of_staying(lane: u32, row: u32, rule: Rule) -> f32 {
+    var own = 0.0;
+    for (var i = lane; i < shape.v; i += WG) { own += staying(row, i, rule); }
+    return row_sum(lane, own);
+}
+
+// The largest key such that the tokens with this key or a larger one hold `share` of all: eight of its `bits` at a time, by
+// the sums of the 256 keys that begin so. BY_SCORE each token counts 1, and `share` is a number of tokens. Else a token that
+// stays counts its weight, in units of the sum / 2^31: what rounding to them adds up to, V / 2^32 of the sum, is no more than
+// float sums lose. BY_PLACE the first token has the largest key.
+fn search(lane: u32, row: u32, rule: Rule, by: u32, bits: u32, share: f32) -> u32 {
+    var scale = 1.0;
+    if (by != BY_SCORE) { scale = 2147483648.0 / sum_of_staying(lane, row, rule); }
+    var found = 0u; // the bits that are known,
+    var known = 0u; // where they are,
+    var above = 0u; // and what the larger keys hold
+    var wanted = 0u;
+    for (var shift = bits; shift > 0u;) {
+        shift = max(shift, 8u) - 8u;
+        for (var bin = lane; bin < BINS; bin += WG) { atomicStore(&bins[bin], 0u); }
         workgroupBarrier();
-        var before = vec2<f32>();
-        if (lane >= reach) { before = values[lane - reach]; }
+        for (var i = lane; i < shape.v; i += WG) {
+            var at = shape.v - 1u - i;
+            if (by == BY_PLACE && ((at ^ found) & known) != 0u) { continue; }
+            var amount = 1u;
+            if (by == BY_SCORE) {
+                at = key(score(row, i));
+            } else {
+                let w = staying(row, i, rule);
+                amount = u32(w * scale + 0.5);
+                if (by == BY_WEIGHT) { at = bitcast<u32>(w); }
+            }
+            if (amount > 0u && ((at ^ found) & known) == 0u) { atomicAdd(&bins[(at >> shift) % BINS], amount); }
+        }
         workgroupBarrier();
-        values[lane] += before;
+        if (lane < 16u) {
+            var held = 0u;
+            for (var bin = 16u * lane; bin < 16u * lane + 16u; bin++) { held += atomicLoad(&bins[bin]); }
+            groups[lane] = held;
+        }
+        workgroupBarrier();
+        if (known == 0u) {
+            var all = 0u;
+            for (var i = 0u; i < 16u; i++) { all += groups[i]; }
+            wanted = min(all, max(1u, u32(ceil(select(share * f32(all), share, by == BY_SCORE)))));
+        }
+        var bin = BINS - 1u;
+        while (bin > 15u && above + groups[bin / 16u] < wanted) {
+            above += groups[bin / 16u];
+            bin -= 16u;
+        }
+        while (bin % 16u > 0u && above + atomicLoad(&bins[bin]) < wanted) {
+            above += atomicLoad(&bins[bin]);
+            bin--;
+        }
+        found |= bin << shift;
+        known = 0xffffffffu << shift;
+        workgroupBarrier();
     }
-    workgroupBarrier();
-    return values[WG - 1u];
+    return found;
 }
 
 @compute @workgroup_size(WG)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let row = group.x * shape.v;
-    let begin = min(shape.v, lane * shape.run);
-    let end = min(shape.v, begin + shape.run);
     let temperature = sampling[0];
     let top_k = sampling[1];
     let top_p = sampling[2];
-    let min_p = sampling[3];
     let at = u32(clamp(cursor[group.x], 0, i32(shape.steps) - 1));
 
-    if (lane == 0u) { atomicStore(&bad, 0u); }  // not every driver starts workgroup memory at zero
+    if (lane == 0u) { // not every driver starts workgroup memory at zero
+        atomicStore(&bad, 0u);
+        atomicStore(&first, shape.v - 1u);
+    }
     workgroupBarrier();
-    var found = Peaks(vec2<f32>(LOWEST), vec2<u32>(shape.v - 1u)); // after bias and penalties, and before
-    for (var i = begin; i < end; i++) {
+    var own = vec2<f32>(LOWEST); // the largest after bias and penalties, and before
+    var own_place = shape.v - 1u;
+    for (var i = lane; i < shape.v; i += WG) {
         let forbidden = bias[i] == 0xff800000u; // -inf
         if (not_finite(logits[row + i]) || (not_finite(bias[i]) && !forbidden)) { atomicStore(&bad, 1u); }
-        let logit = bitcast<f32>(logits[row + i]);
-        let tried = vec2<f32>(score(row, i), logit);
-        let better = tried > found.values;
-        found = Peaks(select(found.values, tried, better), select(found.places, vec2<u32>(i), better));
+        let tried = score(row, i);
+        if (tried > own.x) { own_place = i; }
+        own = max(own, vec2<f32>(tried, bitcast<f32>(logits[row + i])));
     }
-    found = peaks_of(lane, found);
-    let best = found.values.x;
-    let raw = found.values.y;
-    var own = 0.0;
+    let best = row_max(lane, own);
+    if (own.x == best.x) { atomicMin(&first, own_place); }
+    var own_sum = 0.0;
+    for (var i = lane; i < shape.v; i += WG) { own_sum += weight(bitcast<f32>(logits[row + i]), best.y, 1.0); }
+    let raw_sum = row_sum(lane, own_sum); // of the model's own softmax
 
-    // Tokens below `floor_key` do not stay. Each bit of the floor is kept while enough stays above it.
-    var floor_key = 0u;
-    if (top_k > 0.0 && top_k < f32(shape.v)) {
-        for (var bit = 32u; bit > 0u; bit--) {
-            let tried = floor_key | (1u << (bit - 1u));
-            own = 0.0;
-            for (var i = begin; i < end; i++) { own += select(0.0, 1.0, key(score(row, i)) >= tried); }
-            if (running_sums(lane, vec2<f32>(own)).x >= top_k) { floor_key = tried; }
-        }
+    var rule = Rule(best.x, temperature, 0u, 0.0);
+    if (temperature > 0.0 && top_k > 0.0 && top_k < f32(shape.v)) {
+        rule.floor_key = search(lane, row, rule, BY_SCORE, 32u, top_k);
     }
-    if (top_p < 1.0) {
-        own = 0.0;
-        for (var i = begin; i < end; i++) {
-            let value = score(row, i);
-            if (key(value) >= floor_key) { own += weight(value, best, temperature); }
-        }
-        let wanted = top_p * running_sums(lane, vec2<f32>(own)).x;
-        var nucleus = 0u;
-        for (var bit = 32u; bit > 0u; bit--) {
-            let tried = nucleus | (1u << (bit - 1u));
-            own = 0.0;
-            for (var i = begin; i < end; i++) {
-                let value = score(row, i);
-                if (key(value) >= max(tried, floor_key)) { own += weight(value, best, temperature); }
-            }
-            if (running_sums(lane, vec2<f32>(own)).x >= wanted) { nucleus = tried; }
-        }
-        floor_key = max(floor_key, nucleus);
+    if (temperature > 0.0 && top_p < 1.0) {
+        rule.least = bitcast<f32>(search(lane, row, rule, BY_WEIGHT, 30u, top_p)); // no weight is above 1
     }
-
-    // The first token at which the running sum of what stays reaches the draw; beside it the sum of the model's own softmax.
-    var both = vec2<f32>();
-    for (var i = begin; i < end; i++) {
-        let value = score(row, i);
-        let w = weight(value, best, temperature);
-        let stays = key(value) >= floor_key && w >= min_p;
-        both += vec2<f32>(select(0.0, w, stays), weight(bitcast<f32>(logits[row + i]), raw, 1.0));
+    rule.least = max(rule.least, sampling[3]);
+    var choice = i32(atomicLoad(&first));
+    if (temperature > 0.0) { // the first token at which the sum of what stays reaches the draw
+        let share = f32(draws[group.x * shape.steps + at]) / 4294967296.0;
+        choice = i32(shape.v - 1u - search(lane, row, rule, BY_PLACE, 32u - countLeadingZeros(shape.v - 1u), share));
     }
-    let sums = running_sums(lane, both);
-    let target_sum = f32(draws[group.x * shape.steps + at]) / 4294967296.0 * sums.x;
-    var running = 0.0;
-    if (lane > 0u) { running = values[lane - 1u].x; }
-    var first = shape.v;
-    var last = 0u;
-    for (var i = begin; i < end; i++) {
-        let value = score(row, i);
-        let w = weight(value, best, temperature);
-        if (w > 0.0 && key(value) >= floor_key && w >= min_p) {
-            running += w;
-            last = i;
-            if (target_sum <= running && first == shape.v) { first = i; }
-        }
-    }
-    let ends = peaks_of(lane, Peaks(vec2<f32>(-f32(first), f32(last)), vec2<u32>(first, last))).places;
 
     if (lane == 0u) {
-        var choice = i32(select(ends.x, ends.y, ends.x == shape.v));
-        if (temperature == 0.0) { choice = i32(found.places.x); }
-        if (best == LOWEST) { choice = NO_CANDIDATE; }
+        if (best.x == LOWEST) { choice = NO_CANDIDATE; }
         if (atomicLoad(&bad) != 0u) { choice = NOT_FINITE; }
         token[group.x] = choice;
         if (cursor[group.x] < i32(shape.steps)) {
             let slot = group.x * 2u * shape.steps + at;
             out[slot] = choice;
             if (choice >= 0) {
-                let logprob = bitcast<f32>(logits[row + u32(choice)]) - raw - log(sums.y);
+                let logprob = bitcast<f32>(logits[row + u32(choice)]) - best.y - log(raw_sum);
                 out[slot + shape.steps] = bitcast<i32>(logprob);
                 counts[row + u32(choice)] += 1;
             }
