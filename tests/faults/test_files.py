@@ -26,7 +26,7 @@ from evermind_web.session import container
 from evermind_web.session.model_set import read_tokenizer
 from evermind_web.store import MemoryStore, SaveItem
 from evermind_web.store.backup import read_backup
-from tests.faults import mutation, parsers
+from tests.faults import fuzz, mutation, parsers
 from tests.faults.fuzz import Tally, attack, run, watching
 from tests.faults.parsers import PARSERS, Parser
 
@@ -48,7 +48,9 @@ def test_any_bytes_behind_a_true_beginning(parser: Parser, start: int, tail: byt
         attack(parser, parser.seeds()[0][:start] + tail, Tally())
 
 
-def test_the_fuzzer_sees_a_crash_a_hang_and_a_glutton() -> None:
+def test_the_fuzzer_sees_a_crash_a_hang_and_a_glutton(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fuzz, "HANG_SECONDS", 0.5)
+
     def crash(data: bytes) -> None:
         raise IndexError(0)
 
