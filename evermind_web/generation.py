@@ -6,7 +6,6 @@ tokens are queued before one read (`Backend.steps_per_read`), and several texts 
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -25,6 +24,7 @@ from evermind_web.pace import Pace
 from evermind_web.params import F32
 from evermind_web.rng import SeededRng, check_seed, seeds_from
 
+LARGEST = float(np.finfo(np.float32).max)  # what is above becomes infinity on the way to the kernels
 NOT_FINITE, NO_CANDIDATE = -1, -2  # what `ops.sample` writes in place of a token
 
 
@@ -61,13 +61,13 @@ class GenerationConfig:
         check_seed(self.seed)
         for name in ("temperature", "top_p", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty"):
             value = getattr(self, name)
-            if not math.isfinite(value):
-                raise InvalidArgumentError(f"{name} must be a finite number, got {value!r}")
+            if abs(value) > LARGEST:
+                raise InvalidArgumentError(f"{name} must be a finite number of 32 bits, got {value!r}")
         for name, good, rule in (
             ("temperature", self.temperature >= 0, "0 (greedy) or above"),
             ("top_p", 0 < self.top_p <= 1, "above 0 and at most 1"),
             ("min_p", 0 <= self.min_p < 1, "from 0 to below 1"),
-            ("repetition_penalty", self.repetition_penalty > 0, "above 0"),
+            ("repetition_penalty", np.float32(self.repetition_penalty) > 0, "above 0"),
         ):
             if not good:
                 raise InvalidArgumentError(f"{name} must be {rule}, got {getattr(self, name)!r}")
@@ -106,7 +106,7 @@ class GenerationConfig:
         self.check_ids(vocab_size)
         vector = np.zeros(vocab_size, np.float32)
         for token, value in self.logit_bias.items():
-            if value == math.inf:
+            if value > LARGEST:
                 raise InvalidArgumentError(f"logit_bias of token {token} must be a number or -inf, got {value!r}")
             vector[token] = value
         return vector

@@ -68,3 +68,23 @@ def test_codes_of_another_kind_are_refused() -> None:
             ew.dequantize_int8(data, 1.0)
         with pytest.raises(InvalidArgumentError, match="int8 data"):
             ew.dequantize_int8_per_channel(data, [1.0], 1)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        *((name, value) for name in ("frequency_penalty", "presence_penalty") for value in (1e300, -1e39)),
+        *(("repetition_penalty", value) for value in (1e300, 1e-300)),  # 0 in 32 bits
+        ("temperature", 1e300),
+    ],
+)
+def test_settings_that_are_infinite_in_32_bits_are_refused(setting: str, value: float) -> None:
+    # Infinity times a count of 0 is NaN: the same token again and again, without an error.
+    with pytest.raises(InvalidArgumentError, match=setting):
+        ew.GenerationConfig(**{setting: value})
+
+
+def test_a_bias_that_is_infinite_in_32_bits_does_not_blame_the_weights() -> None:
+    model = ew.EvermindLM(260, 8, 1, 2, 8, 2, 1, seed=1)
+    with pytest.raises(InvalidArgumentError, match="logit_bias of token 3"):
+        model.generate([1], logit_bias={3: 1e39})
