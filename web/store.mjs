@@ -228,7 +228,7 @@ async function fullError(cause, need) {
   const { used, quota } = await browserEstimate();
   const free = quota - used;
   const sure = free >= 0 && free < need ? mebibytes(free) : `less than ${mebibytes(need)}`;
-  const advice = "delete records or download them first; nothing was changed";
+  const advice = "delete what you can spare, downloaded first, or free disk space; nothing was changed";
   return new StorageFullError(`browser storage is full: need ${mebibytes(need)}, free ${sure}; ${advice}`, cause);
 }
 
