@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from evermind_web.checks import check_finite, checked, disposed
 from evermind_web.environment import run_blocking
 from evermind_web.errors import InvalidArgumentError
 from evermind_web.flat_vector import FlatVector
+from evermind_web.formats.values import fingerprint_of
 from evermind_web.params import F32, ParamTable
 
 
@@ -124,8 +124,7 @@ class FlatModel:
 
     async def fingerprint_async(self) -> str:
         """SHA-256 (hex) of the packed little-endian float32 weights: what adapters name their base by."""
-        packed = await self.packed_weights_async()
-        return hashlib.sha256(np.asarray(packed, "<f4").tobytes()).hexdigest()
+        return fingerprint_of(await self.packed_weights_async())
 
     def fingerprint(self) -> str:
         """Blocking twin of `fingerprint_async`."""

@@ -89,11 +89,11 @@ class EvermindLM(LanguageModel, FlatModel):
 
     def loss_and_backward(self, tokens: Tokens | Example) -> float:
         """Blocking twin of `loss_and_backward_async`."""
-        return run_blocking(self.loss_and_backward_async(tokens))
+        return self.alone(self.loss_and_backward_async(tokens))
 
     def loss_and_backward_checkpointed(self, tokens: Tokens | Example) -> float:
         """`loss_and_backward` with activation checkpointing."""
-        return run_blocking(self.loss_and_backward_async(tokens, checkpoint=True))
+        return self.alone(self.loss_and_backward_async(tokens, checkpoint=True))
 
     # ---- weights ----
 
@@ -104,7 +104,7 @@ class EvermindLM(LanguageModel, FlatModel):
 
     def export_weights(self, fp16: bool = False) -> bytes:
         """Blocking twin of `export_weights_async`."""
-        return run_blocking(self.export_weights_async(fp16))
+        return self.alone(self.export_weights_async(fp16))
 
     def load_weights(self, data: bytes) -> None:
         """Take the weights of an EVL0 checkpoint of this shape; the CRC is verified before anything changes.
@@ -128,16 +128,24 @@ class EvermindLM(LanguageModel, FlatModel):
         return model
 
     async def export_delta_async(self, base: bytes, eps: float = 0.0) -> bytes:
-        """An EVD0 file: the rows in which this model differs by more than eps from the checkpoint `base`."""
+        """An EVD0 file: the rows in which this model differs by more than eps from the checkpoint `base`.
+
+        It does not name the base: see `load_delta`.
+        """
         return delta_against(self.config, base, await self.packed_weights_async(), eps)
 
     def export_delta(self, base: bytes, eps: float = 0.0) -> bytes:
         """Blocking twin of `export_delta_async`."""
         return run_blocking(self.export_delta_async(base, eps))
 
-    def load_delta(self, base: bytes, delta: bytes) -> None:
-        """Take the weights of the checkpoint `base` with the rows of an EVD0 file over them; all is checked first."""
-        self.load_weights(checkpoint_with_delta(self.config, base, delta))
+    @checked
+    def load_delta(self, base: bytes, delta: bytes, base_fingerprint: str | None = None) -> None:
+        """Take the weights of the checkpoint `base` with the rows of an EVD0 file over them; all is checked first.
+
+        The file does not name its base, and over another one of the same shape it makes a third model: keep the base's
+        `fingerprint()` beside it and give it here, then another base raises ConfigMismatchError.
+        """
+        self.load_weights(checkpoint_with_delta(self.config, base, delta, base_fingerprint))
 
     def dispose(self) -> None:
         """Give all memory back; the model must not be used afterwards. A second call does nothing."""

@@ -4,7 +4,8 @@
     u32 row indices ascending, then the rows' current values as f32; CRC trailer
 
 All little-endian. A weight that becomes NaN, or stops being NaN, is a change here (the reference overlooks it);
-0 against −0 is none in row deltas. Checkpoint diffs compare bits.
+0 against −0 is none in row deltas. Checkpoint diffs compare bits. A file does not name its base: whoever applies it has
+to know which one it was made against (`EvermindLM.load_delta` takes its fingerprint).
 """
 
 from __future__ import annotations

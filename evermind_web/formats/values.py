@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -45,6 +46,11 @@ def encode_values(
             quantize_fp16(flat[start : start + tensor.size], tensor.name)
             start += tensor.size
         raise
+
+
+def fingerprint_of(packed: npt.ArrayLike) -> str:
+    """SHA-256 (hex) of a packed vector as little-endian float32: what adapters and deltas know a base by."""
+    return hashlib.sha256(np.asarray(packed, "<f4").tobytes()).hexdigest()
 
 
 def decode_values(body: bytes, offset: int, version: int) -> npt.NDArray[np.float32]:

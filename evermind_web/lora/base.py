@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +19,7 @@ from evermind_web.errors import InvalidArgumentError
 from evermind_web.flat_vector import FlatVector, part_sizes
 from evermind_web.formats.arch import Arch, evermind_tensor_spec
 from evermind_web.formats.evl0 import read_evl0
+from evermind_web.formats.values import fingerprint_of
 from evermind_web.lora.config import EMBEDDING
 from evermind_web.model import EvermindLM
 from evermind_web.network import LayerViews, cut_layers
@@ -209,7 +209,7 @@ class Base:
         """Of a checkpoint. With a packed embedding its float32 values never reach the device."""
         arch, packed = read_evl0(data)
         base = cls(resolve_backend(backend), check_arch(arch), quant)
-        base.fingerprint = hashlib.sha256(np.asarray(packed, "<f4").tobytes()).hexdigest()
+        base.fingerprint = fingerprint_of(packed)
         size = base.table.by_name[EMBEDDING].size
         rest = ParamTable(evermind_tensor_spec(arch)[1:])
         base._flat = FlatVector.alloc(base.backend, part_sizes(rest.units(), base.backend))

@@ -5,16 +5,14 @@ Everything is also kept as bytes, so that a lost GPU costs no more than the trai
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from evermind_web import strict_json
 from evermind_web.backend.base import Backend
 from evermind_web.errors import ConfigMismatchError, FormatError, InvalidArgumentError
+from evermind_web.formats import values
 from evermind_web.formats.evl0 import read_evl0
 from evermind_web.language_model import LanguageModel
 from evermind_web.lora import LoraModel
@@ -25,8 +23,7 @@ from evermind_web.tokenizer import BPETokenizer
 
 def fingerprint_of(checkpoint: bytes) -> str:
     """SHA-256 (hex) of the little-endian float32 parameters in an `EVL0` file, as loaded."""
-    _, flat = read_evl0(checkpoint)
-    return hashlib.sha256(np.asarray(flat, dtype="<f4").tobytes()).hexdigest()
+    return values.fingerprint_of(read_evl0(checkpoint)[1])
 
 
 @dataclass

@@ -8,6 +8,7 @@ import struct
 import numpy as np
 import pytest
 
+from evermind_web import EvermindLM
 from evermind_web.errors import ConfigMismatchError, FormatError, InvalidArgumentError
 from evermind_web.formats.crc import append_crc_trailer
 from evermind_web.formats.delta import (
@@ -108,3 +109,15 @@ def test_checkpoint_diff_refuses_what_does_not_fit() -> None:
     beyond = serialize_row_delta(RowDelta(1, np.array([9], np.uint32), np.ones(1, np.float32)))
     with pytest.raises(ConfigMismatchError, match="beyond the base's 4 rows"):
         apply_checkpoint_diff(base, beyond)
+
+
+def test_a_delta_is_refused_over_another_base_if_the_fingerprint_is_kept_beside_it() -> None:
+    model, other = (EvermindLM(16, 8, 1, 2, 8, 2, 1, seed=seed) for seed in (1, 2))
+    base, fingerprint = model.export_weights(), model.fingerprint()
+    model.set_parameter("layers.0.norm_moe.weight", np.full(8, 0.5))
+    delta, before = model.export_delta(base), other.fingerprint()
+    with pytest.raises(ConfigMismatchError, match=r"made against base .*load that base"):
+        other.load_delta(other.export_weights(), delta, base_fingerprint=fingerprint)
+    assert other.fingerprint() == before
+    other.load_delta(base, delta, base_fingerprint=fingerprint)
+    assert other.fingerprint() == model.fingerprint()
