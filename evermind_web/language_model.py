@@ -6,8 +6,9 @@ reads the device has a twin `…_async`; the plain one blocks (on a GPU in a bro
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import aclosing
+from threading import RLock
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -57,6 +58,7 @@ class LanguageModel:
     def __init__(self, backend: Backend, config: Arch) -> None:
         self.backend, self.config = backend, config
         self._pools: dict[bool, TapePool] = {}
+        self._turn = RLock()
         self.loss, self.hyper = backend.alloc((1,)), backend.alloc((ops.HYPER_SIZE,))
         self._open = True
         self.set_hyper({})
@@ -64,6 +66,11 @@ class LanguageModel:
     async def views_async(self) -> Views:
         """The weights to work with, ready for use until the next call."""
         raise NotImplementedError
+
+    def alone(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run it to its end; other threads that use this model wait: buffers are shared between its passes."""
+        with self._turn:
+            return run_blocking(coroutine)
 
     # ---- what the trainers use: queued, nothing waits ----
 
@@ -118,7 +125,7 @@ class LanguageModel:
 
     def forward(self, tokens: Tokens) -> F32:
         """Blocking twin of `forward_async`."""
-        return run_blocking(self.forward_async(tokens))
+        return self.alone(self.forward_async(tokens))
 
     async def expert_use_async(self, tokens: Tokens) -> F32:
         """float32 (L,E): of the choices that each layer makes for token ids (T), the part that each routed expert got.
@@ -141,7 +148,7 @@ class LanguageModel:
 
     def expert_use(self, tokens: Tokens) -> F32:
         """Blocking twin of `expert_use_async`."""
-        return run_blocking(self.expert_use_async(tokens))
+        return self.alone(self.expert_use_async(tokens))
 
     async def evaluate_items(self, items: Sequence[Item], weights: Sequence[float]) -> float:
         """Σ over the items of weight × the sum of their cross-entropies (nats): a mean, by the weights given."""
@@ -167,7 +174,7 @@ class LanguageModel:
 
     def evaluate(self, sequences: Sequence[Tokens | Example]) -> float:
         """Blocking twin of `evaluate_async`."""
-        return run_blocking(self.evaluate_async(sequences))
+        return self.alone(self.evaluate_async(sequences))
 
     # ---- generation ----
 
@@ -223,7 +230,7 @@ class LanguageModel:
     ) -> list[int]:
         """Blocking twin of `generate_async`."""
         options |= {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
-        return run_blocking(self.generate_async(prompt, stop_token=stop_token, **options))
+        return self.alone(self.generate_async(prompt, stop_token=stop_token, **options))
 
     async def generate_many_async(self, prompt: Tokens, num_return_sequences: int, **options: Any) -> list[list[int]]:
         """Several continuations of one prompt, written side by side; number i is what seed + i gives.
@@ -239,7 +246,7 @@ class LanguageModel:
 
     def generate_many(self, prompt: Tokens, num_return_sequences: int, **options: Any) -> list[list[int]]:
         """Blocking twin of `generate_many_async`."""
-        return run_blocking(self.generate_many_async(prompt, num_return_sequences, **options))
+        return self.alone(self.generate_many_async(prompt, num_return_sequences, **options))
 
     def stream_text_async(
         self, prompt: str, codec: Codec, stop: str | Sequence[str] | None = None, **options: Any

@@ -338,7 +338,7 @@ export class Evermind extends EventTarget {
     const stop = () => void this.#remote.stop(id);
     this.#listeners.set(id, onEvent);
     try {
-      const answer = this.#remote.call(id, method, JSON.stringify(args), buffers);
+      const answer = this.#remote.call(id, method, JSON.stringify(args, finite), buffers);
       if (signal?.aborted) stop();
       signal?.addEventListener("abort", stop);
       const settled = /** @type {Answer} */ (await answer);
@@ -386,6 +386,12 @@ function valueOf(answer, bare) {
   const parsed = JSON.parse(answer.json);
   if (parsed?.error) throw new EvermindError(parsed.error.name, parsed.error.message);
   return camelCase(bare ? parsed : parsed.value);
+}
+
+/** JSON would turn a NaN into null, as if it had not been given. @param {string} key @param {unknown} value */
+function finite(key, value) {
+  if (typeof value !== "number" || Number.isFinite(value)) return value;
+  throw new EvermindError("InvalidArgumentError", `${key} must be a finite number, got ${value}`);
 }
 
 /** Python's snake_case keys as JavaScript's; those of `mix` are names. @param {any} value @returns {any} */

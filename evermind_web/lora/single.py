@@ -98,7 +98,7 @@ class EvermindLMLoRA(LanguageModel):
 
     def fit(self, sequences: Sequence[Tokens | Example], **options: Any) -> list[float]:
         """Blocking twin of `fit_async`."""
-        return run_blocking(self.fit_async(sequences, **options))
+        return self.alone(self.fit_async(sequences, **options))
 
     def stop(self) -> None:
         """End a running fit after the step in flight; what was learned stays."""

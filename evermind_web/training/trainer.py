@@ -155,7 +155,7 @@ class EvermindLMTrainer:
 
     def fit(self, sequences: Sequence[Tokens | Example], on_step: OnStep | None = None, **options: Any) -> list[float]:
         """Blocking twin of `fit_async`."""
-        return run_blocking(self.fit_async(sequences, on_step, **options))
+        return self.model.alone(self.fit_async(sequences, on_step, **options))
 
     @property
     def done(self) -> bool:
