@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from .. import strict_json
+from ..checks import checked
 from ..errors import EvermindError, FormatError
 from ..formats import stored_zip
 from .base import JsonObject, Record, SaveItem, Store, prepare
@@ -24,6 +25,7 @@ VERSION = 1
 _MANIFEST = "manifest.json"
 
 
+@checked
 async def export_all(store: Store, names: Iterable[str] | None = None) -> bytes:
     """Backup of the records `names` (default: all of them) as the bytes of a zip file.
 
@@ -42,6 +44,7 @@ async def export_all(store: Store, names: Iterable[str] | None = None) -> bytes:
     return stored_zip.write(members)
 
 
+@checked
 async def import_all(store: Store, backup: bytes, *, replace: bool = False) -> list[Record]:
     """Save every record of a backup, all or none, with its original date of creation.
 
@@ -51,6 +54,7 @@ async def import_all(store: Store, backup: bytes, *, replace: bool = False) -> l
     return await store.save_many(read_backup(backup), replace=replace)
 
 
+@checked
 def read_backup(backup: bytes) -> list[SaveItem]:
     """What a backup holds, wholly checked. Raises: FormatError saying what is wrong with the file."""
     members = stored_zip.read(backup, "the backup")

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from ..checks import checked
 from ..errors import InvalidArgumentError, RecordNotFoundError, StorageError
 
 MAX_NAME = 200  # Unicode code points
@@ -45,6 +46,7 @@ class Record:
         return asdict(self)
 
     @classmethod
+    @checked
     def from_json(cls, fields: Mapping[str, Any]) -> Record:
         """The record that `to_json` wrote. Raises: StorageError naming the field that is missing or wrong."""
         values: JsonObject = {}

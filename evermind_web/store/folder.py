@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from ..checks import checked
 from ..errors import StorageError, StorageFullError
 from .base import JsonObject, Record, SaveItem, Store, check_bytes, not_found, plan_rename, plan_save, prepare
 
@@ -58,6 +59,7 @@ class FolderStore(Store):
             raise StorageError(f"cannot keep a store in {self._folder}: {error}") from error
         self._read_index()
 
+    @checked
     async def save_many(self, items: Iterable[SaveItem], *, replace: bool = False) -> list[Record]:
         prepared = [prepare(item) for item in items]
         with self._changing(sum(len(data) for _, data in prepared)) as index:
@@ -67,6 +69,7 @@ class FolderStore(Store):
                 index[record.name] = _Entry(record, self._write_blob(data))
         return saved
 
+    @checked
     async def load(self, name: str) -> tuple[Record, bytes]:
         for last_try in (False, True):
             entry = self._read_index().get(name)
@@ -84,6 +87,7 @@ class FolderStore(Store):
     async def list(self) -> list[Record]:
         return sorted((entry.record for entry in self._read_index().values()), key=lambda record: record.name)
 
+    @checked
     async def rename(self, old: str, new: str) -> None:
         with self._changing(0) as index:
             existing = {name: entry.record for name, entry in index.items()}

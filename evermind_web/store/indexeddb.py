@@ -9,6 +9,7 @@ import json
 from collections.abc import Awaitable, Iterable
 from typing import Any
 
+from ..checks import checked
 from ..environment import (
     js_error_message,
     js_error_name,
@@ -44,6 +45,7 @@ class IndexedDBStore(Store):
         module = await load_js_module("store.mjs")
         return cls(await _result(module.openStore(to_js_object({"name": check_name(name)}))))
 
+    @checked
     async def save_many(self, items: Iterable[SaveItem], *, replace: bool = False) -> list[Record]:
         array = to_js_object([_item_fields(item) for item in items])
         return _records(await _result(self._face.saveMany(array, to_js_object({"replace": bool(replace)}))))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ..checks import checked
 from ..errors import StorageError
 from .base import Record, SaveItem, Store, check_bytes, not_found, plan_rename, plan_save, prepare
 
@@ -20,6 +21,7 @@ class MemoryStore(Store):
         self._data: dict[str, bytes] = {}
         self._closed = False
 
+    @checked
     async def save_many(self, items: Iterable[SaveItem], *, replace: bool = False) -> list[Record]:
         self._check_open()
         prepared = [prepare(item) for item in items]
@@ -29,6 +31,7 @@ class MemoryStore(Store):
             self._data[record.name] = data
         return saved
 
+    @checked
     async def load(self, name: str) -> tuple[Record, bytes]:
         self._check_open()
         if name not in self._records:
@@ -39,6 +42,7 @@ class MemoryStore(Store):
         self._check_open()
         return sorted(self._records.values(), key=lambda record: record.name)
 
+    @checked
     async def rename(self, old: str, new: str) -> None:
         self._check_open()
         record = plan_rename(self._records, old, new, _PLACE)

@@ -22,13 +22,13 @@ from tests.faults.test_wrong_arguments import DATA, DELTA, IDS, MODEL, SESSION, 
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-MODULES: tuple[ModuleType, ...] = (ew, limbic, lora, training, paging, tokenizer, sizing)
+MODULES: tuple[ModuleType, ...] = (ew, limbic, lora, training, paging, store, tokenizer, sizing)
 # What only this package makes; calls that take such things are no calls of users.
 INNER = {"Buf", "Batch", "Views", "Window", "Item", "FlatVector", "ParamTable", "TensorSpec", "FlatAdamW"}
 # Calls between the parts of this package that take plain values: of a step, of a device, of a decoder.
 PLUMBING = {
     "set_hyper", "tape", "fitting", "inputs", "target_rows", "LimbicModel.upload", "lr_factor", "noise", "weights",
-    "bias", "check_ids", "alpha_of", "rank_of", "read", "values", "CheckpointSource", "PagedEvermindLM",
+    "alone", "bias", "check_ids", "alpha_of", "rank_of", "read", "values", "CheckpointSource", "PagedEvermindLM",
 }  # fmt: skip
 MIXTURE, ADAPTED, LORA = ew.SharedExpertMoE(8, 8, 2, 1), with_adapter(), ew.EvermindLMLoRA(MODEL, 2)
 ROW = np.full(8, 0.5, np.float32)
