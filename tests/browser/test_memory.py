@@ -30,6 +30,7 @@ async def test_ten_personas_made_and_deleted_leave_no_memory_behind(page: Page) 
     for cycle in range(1, CYCLES + 1):
         await story.learn("personalize", 1)
         await story.ready()
+        await story.part("persona-more").click()
         await story.part("persona-delete").click()
         await expect(story.part("persona")).to_have_count(0)
         if cycle in (2, CYCLES):
