@@ -1,7 +1,7 @@
 // The benchmark page. Python runs in a worker, as on the real page; peers run here. All results are plain JSON.
 //
 //   await bench({size: "S" | "M" | "L", batch, seqLen, steps, backend: "webgpu" | "numpy" | "numpy-alone", mode: "full" | "lora"})
-//   await decode({size, tokens, context, sequences, backend})
+//   await decode({size, tokens, context, sequences, backend, sampling})
 //   await start({size}): milliseconds until the page is ready, a step is trained, a token written; first of all calls
 //   await kernels({size, rows: [512, 4096], backend})
 //   await curves({size, steps}): the cost by tokens, layers, active experts, experts, context, and a large vocabulary

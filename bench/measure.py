@@ -259,13 +259,13 @@ def timed_submits(backend: Any) -> Iterator[list[float]]:
 
 
 async def decode(spec: dict[str, Any]) -> dict[str, Any]:
-    """size, tokens, context, sequences, backend → new tokens a second, counted in Python, without the prompt."""
+    """size, tokens, context, sequences, backend, sampling (more settings) → new tokens a second, without the prompt."""
     name, size = spec.get("backend", "webgpu"), spec.get("size", "S")
     count, sequences = spec.get("tokens", 256), spec.get("sequences", 1)
     backend = await backend_named(name)
     model = EvermindLM(*shape_of(spec), seed=1, backend=backend)
     prompt = np.random.default_rng(1).integers(0, model.config.vocab_size, spec.get("context", 10)).tolist()
-    settings = {"temperature": 1.0, "seed": 5}
+    settings = {"temperature": 1.0, "seed": 5, **spec.get("sampling", {})}
     await _written(model, prompt, min(count, 16), sequences, settings)
     rates = []
     for _ in range(spec.get("repeats", 3)):
