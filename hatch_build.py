@@ -8,10 +8,10 @@ What goes into the first beside the Python files: kernels, and the JavaScript mo
     simd/kernels.wat, assembled by wabt     → evermind_web/_simd.json   {variant: module in base64}
 
 `vendor/idb.mjs` is no file of this checkout: it is the library `idb` from node_modules, with its licence.
-Comments are left out, of the Python files too, with the docstrings of what no user calls; line numbers stay: a page
-fetches this wheel, the sdist has the sources. `evermind_web/resources.py` reads what is packed. The archives are
-written anew with libdeflate's strongest compression, which also makes their bytes independent of the zlib that Python
-was built with.
+Comments are left out, of the Python files too, with the docstrings of what no user calls, and most of the
+indentation; line numbers stay: a page fetches this wheel, the sdist has the sources. `evermind_web/resources.py`
+reads what is packed. The archives are written anew with libdeflate's strongest compression, which also makes their
+bytes independent of the zlib that Python was built with.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ IMPORT = re.compile(r"""(?:\bfrom\s*|\bimport\s*\(?\s*)["'](\.{1,2}/[^"']+)["']"
 # `//#include name` is no comment: the package resolves it.
 COMMENT = re.compile(r"^[ \t]*(?://(?: [^\n]*)?|/\*(?:(?!\*/)[\s\S])*\*/[ \t]*)$", re.MULTILINE)
 AFTER_CODE = re.compile(r"[ \t]+// [^\n]*")  # in a kernel: WGSL has no strings that could look like it
+INDENT = re.compile(r"^[ \t]+", re.MULTILINE)
 PRIVATE = re.compile(r"_(?!_)")
 # Modules that users of the package do not call: there, all counts as private.
 INTERNAL = re.compile(
@@ -87,7 +88,7 @@ def web_files(root: Path) -> dict[str, Path]:
 def without_comments(name: str, text: str) -> str:
     """Return a kernel or module with its comment lines empty, so that errors still name the right line."""
     text = COMMENT.sub(lambda match: "\n" * match.group().count("\n"), text)
-    return AFTER_CODE.sub("", text) if name.endswith(".wgsl") else text
+    return INDENT.sub("", AFTER_CODE.sub("", text)) if name.endswith(".wgsl") else text
 
 
 def packed_files(root: Path) -> dict[str, str]:
@@ -122,6 +123,20 @@ def without_python_comments(name: str, text: str) -> str:
         if private and ast.get_docstring(node) is not None and len(node.body) > 1:
             first, last = node.body[0].lineno, node.body[0].end_lineno or 0
             lines[first - 1 : last] = [""] * (last - first + 1)
+    return narrow("\n".join(lines))
+
+
+def narrow(text: str) -> str:
+    """Return a Python file with one space of indentation a level; lines within a string stay."""
+    lines = text.split("\n")
+    within: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type in (tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", None)):
+            within.update(range(token.start[0], token.end[0]))
+    for row, line in enumerate(lines):
+        if row not in within:
+            bare = line.lstrip(" ")
+            lines[row] = " " * ((len(line) - len(bare)) // 4) + bare
     return "\n".join(lines)
 
 
