@@ -16,20 +16,18 @@ struct Shape { v: u32, steps: u32 }
 @group(0) @binding(7) var<storage, read_write> counts: array<i32>;  // (B, V)
 @group(0) @binding(8) var<uniform> shape: Shape;
 
-const BINS = 256u;
 const LOWEST = -3.4028234e38;
 const NOT_FINITE = -1;
 const NO_CANDIDATE = -2;
-const BY_SCORE = 0u;
-const BY_WEIGHT = 1u;
-const BY_PLACE = 2u;
+const TOP_K = 0u; // what is searched
+const TOP_P = 1u;
+const DRAW = 2u;
 var<workgroup> bad: atomic<u32>;
 var<workgroup> first: atomic<u32>; // place of the first best score
-var<workgroup> bins: array<atomic<u32>, BINS>;
+var<workgroup> bins: array<atomic<u32>, 256>;
 var<workgroup> groups: array<u32, 16>; // sums of 16 bins each
 
-// Which tokens stay: those whose score has at least the key `floor_key`, and whose weight is at least `least`.
-struct Rule { best: f32, temperature: f32, floor_key: u32, least: f32 }
+struct Rule { best: f32, floor_key: u32, min_p: f32 } // the best score, and the least key and weight that stay
 
 // The logit after bias and penalties; LOWEST for a forbidden token. All loads come first, so that none waits for another.
 fn score(row: u32, i: u32) -> f32 {
@@ -62,58 +60,49 @@ fn weight(value: f32, largest: f32, temperature: f32) -> f32 {
 fn staying(row: u32, i: u32, rule: Rule) -> f32 {
     let value = score(row, i);
     if (key(value) < rule.floor_key) { return 0.0; }
-    let w = weight(value, rule.best, rule.temperature);
-    return select(0.0, w, w >= rule.least);
+    let w = weight(value, rule.best, sampling[0]);
+    return select(0.0, w, w >= rule.min_p);
 }
 
-// Their sum over all tokens.
-fn sum_of_staying(lane: u32, row: u32, rule: Rule) -> f32 {
-    var own = 0.0;
-    for (var i = lane; i < shape.v; i += WG) { own += staying(row, i, rule); }
-    return row_sum(lane, own);
-}
-
-// The largest key such that the tokens with this key or a larger one hold `share` of all: eight of its `bits` at a time, by
-// the sums of the 256 keys that begin so. BY_SCORE each token counts 1, and `share` is a number of tokens. Else a token that
-// stays counts its weight, in units of the sum / 2^31: what rounding to them adds up to, V / 2^32 of the sum, is no more than
-// float sums lose. BY_PLACE the first token has the largest key.
-fn search(lane: u32, row: u32, rule: Rule, by: u32, bits: u32, share: f32) -> u32 {
-    var scale = 1.0;
-    if (by != BY_SCORE) { scale = 2147483648.0 / sum_of_staying(lane, row, rule); }
+// The largest key such that the tokens with this key or a larger one hold `share` of all: eight of its bits at a time, by
+// the sums of the 256 keys that begin so. TOP_K: keys of scores; each token counts 1, and `share` is a number of tokens.
+// TOP_P: keys of scores, DRAW: the first token has the largest key; those that stay count their weights in units of the sum
+// / 2^31. What rounding to them adds up to, V / 2^32 of the sum, is no more than float sums lose.
+fn search(lane: u32, row: u32, rule: Rule, aim: u32, share: f32) -> u32 {
+    var scale = 0.0;
+    if (aim != TOP_K) {
+        for (var i = lane; i < shape.v; i += WG) { scale += staying(row, i, rule); }
+        scale = 2147483648.0 / row_sum(lane, scale);
+    }
     var found = 0u; // the bits that are known,
     var known = 0u; // where they are,
     var above = 0u; // and what the larger keys hold
     var wanted = 0u;
-    for (var shift = bits; shift > 0u;) {
+    for (var shift = select(32u, 32u - countLeadingZeros(shape.v - 1u), aim == DRAW); shift > 0u;) {
         shift = max(shift, 8u) - 8u;
-        for (var bin = lane; bin < BINS; bin += WG) { atomicStore(&bins[bin], 0u); }
+        for (var i = lane; i < 256u; i += WG) { atomicStore(&bins[i], 0u); }
         workgroupBarrier();
         for (var i = lane; i < shape.v; i += WG) {
             var at = shape.v - 1u - i;
-            if (by == BY_PLACE && ((at ^ found) & known) != 0u) { continue; }
+            if (aim != DRAW) { at = key(score(row, i)); }
+            if (((at ^ found) & known) != 0u) { continue; }
             var amount = 1u;
-            if (by == BY_SCORE) {
-                at = key(score(row, i));
-            } else {
-                let w = staying(row, i, rule);
-                amount = u32(w * scale + 0.5);
-                if (by == BY_WEIGHT) { at = bitcast<u32>(w); }
-            }
-            if (amount > 0u && ((at ^ found) & known) == 0u) { atomicAdd(&bins[(at >> shift) % BINS], amount); }
+            if (aim != TOP_K) { amount = u32(staying(row, i, rule) * scale + 0.5); }
+            if (amount > 0u) { atomicAdd(&bins[(at >> shift) & 255u], amount); }
         }
         workgroupBarrier();
         if (lane < 16u) {
-            var held = 0u;
-            for (var bin = 16u * lane; bin < 16u * lane + 16u; bin++) { held += atomicLoad(&bins[bin]); }
-            groups[lane] = held;
+            var sum = 0u;
+            for (var i = 0u; i < 16u; i++) { sum += atomicLoad(&bins[16u * lane + i]); }
+            groups[lane] = sum;
         }
         workgroupBarrier();
         if (known == 0u) {
-            var all = 0u;
-            for (var i = 0u; i < 16u; i++) { all += groups[i]; }
-            wanted = min(all, max(1u, u32(ceil(select(share * f32(all), share, by == BY_SCORE)))));
+            var sum = 0u;
+            for (var i = 0u; i < 16u; i++) { sum += groups[i]; }
+            wanted = min(sum, max(1u, u32(ceil(select(share * f32(sum), share, aim == TOP_K)))));
         }
-        var bin = BINS - 1u;
+        var bin = 255u;
         while (bin > 15u && above + groups[bin / 16u] < wanted) {
             above += groups[bin / 16u];
             bin -= 16u;
@@ -132,7 +121,6 @@ fn search(lane: u32, row: u32, rule: Rule, by: u32, bits: u32, share: f32) -> u3
 @compute @workgroup_size(WG)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let row = group.x * shape.v;
-    let temperature = sampling[0];
     let top_k = sampling[1];
     let top_p = sampling[2];
     let at = u32(clamp(cursor[group.x], 0, i32(shape.steps) - 1));
@@ -145,30 +133,27 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     var own = vec2<f32>(LOWEST); // the largest after bias and penalties, and before
     var own_place = shape.v - 1u;
     for (var i = lane; i < shape.v; i += WG) {
-        let forbidden = bias[i] == 0xff800000u; // -inf
-        if (not_finite(logits[row + i]) || (not_finite(bias[i]) && !forbidden)) { atomicStore(&bad, 1u); }
+        let refused = not_finite(bias[i]) && bias[i] != 0xff800000u; // -inf
+        if (not_finite(logits[row + i]) || refused) { atomicStore(&bad, 1u); }
         let tried = score(row, i);
         if (tried > own.x) { own_place = i; }
         own = max(own, vec2<f32>(tried, bitcast<f32>(logits[row + i])));
     }
     let best = row_max(lane, own);
     if (own.x == best.x) { atomicMin(&first, own_place); }
-    var own_sum = 0.0;
-    for (var i = lane; i < shape.v; i += WG) { own_sum += weight(bitcast<f32>(logits[row + i]), best.y, 1.0); }
-    let raw_sum = row_sum(lane, own_sum); // of the model's own softmax
+    var sum = 0.0; // of the model's own softmax
+    for (var i = lane; i < shape.v; i += WG) { sum += weight(bitcast<f32>(logits[row + i]), best.y, 1.0); }
+    sum = row_sum(lane, sum);
 
-    var rule = Rule(best.x, temperature, 0u, 0.0);
-    if (temperature > 0.0 && top_k > 0.0 && top_k < f32(shape.v)) {
-        rule.floor_key = search(lane, row, rule, BY_SCORE, 32u, top_k);
-    }
-    if (temperature > 0.0 && top_p < 1.0) {
-        rule.least = bitcast<f32>(search(lane, row, rule, BY_WEIGHT, 30u, top_p)); // no weight is above 1
-    }
-    rule.least = max(rule.least, sampling[3]);
     var choice = i32(atomicLoad(&first));
-    if (temperature > 0.0) { // the first token at which the sum of what stays reaches the draw
+    if (sampling[0] > 0.0) {
+        var rule = Rule(best.x, 0u, 0.0);
+        if (top_k > 0.0 && top_k < f32(shape.v)) { rule.floor_key = search(lane, row, rule, TOP_K, top_k); }
+        if (top_p < 1.0) { rule.floor_key = search(lane, row, rule, TOP_P, top_p); }
+        rule.min_p = sampling[3];
+        // the first token at which the sum of what stays reaches the draw
         let share = f32(draws[group.x * shape.steps + at]) / 4294967296.0;
-        choice = i32(shape.v - 1u - search(lane, row, rule, BY_PLACE, 32u - countLeadingZeros(shape.v - 1u), share));
+        choice = i32(shape.v - 1u - search(lane, row, rule, DRAW, share));
     }
 
     if (lane == 0u) {
@@ -179,7 +164,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             let slot = group.x * 2u * shape.steps + at;
             out[slot] = choice;
             if (choice >= 0) {
-                let logprob = bitcast<f32>(logits[row + u32(choice)]) - best.y - log(raw_sum);
+                let logprob = bitcast<f32>(logits[row + u32(choice)]) - best.y - log(sum);
                 out[slot + shape.steps] = bitcast<i32>(logprob);
                 counts[row + u32(choice)] += 1;
             }
