@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
-from types import ModuleType
 from typing import Any
 
 from playwright.async_api import Browser, Playwright
 
-from tools.common import ROOT, ToolError
+from tools.common import ROOT, ToolError, load_module
 
 ADAPTER = """async () => {
     if (!navigator.gpu) return null;
@@ -19,17 +17,7 @@ ADAPTER = """async () => {
 }"""
 
 
-def load_config() -> ModuleType:
-    """Return playwright.config.py as a module; its name is no identifier, so `import` cannot."""
-    spec = importlib.util.spec_from_file_location("playwright_config", ROOT / "playwright.config.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-config: Any = load_config()
+config: Any = load_module(ROOT / "playwright.config.py")
 
 
 async def launch(playwright: Playwright, webgpu: bool = True) -> Browser:

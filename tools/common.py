@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib.util
 import os
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = Path(os.environ.get("EVERMIND_CACHE") or ROOT / ".cache")
@@ -24,6 +26,16 @@ SECONDS_BETWEEN_LINES = 10.0  # of a stage that takes long
 
 class ToolError(Exception):
     """A stage cannot go on; the text says why and what to do. Shown without a traceback."""
+
+
+def load_module(path: Path) -> ModuleType:
+    """Return a Python file as a module; for those whose name or place no `import` finds."""
+    spec = importlib.util.spec_from_file_location(path.stem.replace(".", "_"), path)
+    if spec is None or spec.loader is None:
+        raise ToolError(f"{path} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def say(stage: str, text: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import io
 import json
 import os
@@ -19,7 +18,7 @@ import pytest
 
 from evermind_web import resources
 from tools import build_dist, bytecode, runtime
-from tools.common import ROOT, ToolError, sha256
+from tools.common import ROOT, ToolError, load_module, sha256
 
 
 @pytest.fixture(scope="module")
@@ -101,11 +100,7 @@ def test_wheel_holds_package_kernels_and_modules(wheel: Path) -> None:
 
 
 def test_comments_are_left_out_and_lines_kept() -> None:
-    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load_module(ROOT / "hatch_build.py")
     source = (
         "// head\n"
         "//#include four\n"

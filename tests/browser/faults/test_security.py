@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
-import zipfile
 from pathlib import Path
 
 from playwright.async_api import Page, expect
 
+from evermind_web.formats import stored_zip
 from tests.browser.conftest import PageLog
 from tests.browser.story_page import StoryPage
 from tests.browser.test_story_faults import NUMPY, TEXT
@@ -25,18 +24,13 @@ CLEAN = {"hacked": False, "images": 0, "scripts": 0, "polluted": False}
 
 def poisoned(exported: bytes, name: str) -> bytes:
     """The export with a hostile name, and metadata that would reach Object.prototype if it were merged carelessly."""
-    with zipfile.ZipFile(io.BytesIO(exported)) as archive:
-        members = {member: archive.read(member) for member in archive.namelist()}
+    members = stored_zip.read(exported, "the export")
     manifest = members["manifest.json"].decode()
     fields = json.loads(manifest) | {"name": name}
     text = json.dumps(fields)
     evil = '"metadata": {"__proto__": {"polluted": 1}, "constructor": {"prototype": {"polluted": 1}}, '
     members["manifest.json"] = text.replace('"metadata": {', evil, 1).encode()
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w") as archive:
-        for member, data in members.items():
-            archive.writestr(member, data)
-    return out.getvalue()
+    return stored_zip.write(members)
 
 
 async def test_names_texts_and_files_stay_text(page: Page, tmp_path: Path) -> None:
