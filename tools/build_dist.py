@@ -35,6 +35,7 @@ from tools.csp import policy
 MAX_WHEEL_BYTES = 300_000
 MAX_DIST_BYTES = 25_000_000
 CSP_PLACE = "<!-- content-security-policy -->"
+BUILD_PLACE = b"<!-- build -->"
 RUNTIME_FILES = ("pyodide.mjs", "pyodide.asm.js", "pyodide.asm.wasm", "python_stdlib.zip")
 VENDOR = {
     "vendor/comlink.mjs": "comlink/dist/esm/comlink.mjs",
@@ -290,7 +291,13 @@ def plan_site(wheel: Path, cdn: bool, with_copy: bool) -> Plan:
     plan["THIRD_PARTY_LICENSES.txt"] = licences(wheels)
     plan["sbom.cdx.json"] = as_json(sbom.sbom(wheel.name.split("-")[1], wheels, LIBRARIES))
     package = COMPILED if with_copy else PACKAGE
+    unused = wheel.name if with_copy else ""
+    # The first file that a browser asks for and the last one name the build: it is of one version if they agree.
+    build_id = sha256(as_json(offline_files(plan, unused)))
+    stamp = f'<meta name="build" content="{build_id}">'.encode()
+    plan["index.html"] = plan["index.html"].replace(BUILD_PLACE, stamp, 1)
     manifest = {
+        "build": build_id,
         "version": wheel.name.split("-")[1],
         "wheel": f"pyodide/{wheel.name}",
         "wheel_sha256": sha256(wheel.read_bytes()),
@@ -304,7 +311,7 @@ def plan_site(wheel: Path, cdn: bool, with_copy: bool) -> Plan:
         "total_bytes": bytes_without_models(plan),
         "startup_bytes": startup_bytes(plan, package),
         "shipped": shipped_model(plan),
-        "files": offline_files(plan, wheel.name if with_copy else ""),
+        "files": offline_files(plan, unused),
     }
     plan["evermind.json"] = as_json(manifest)
     worker = plan["service-worker.js"]

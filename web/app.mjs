@@ -1,7 +1,7 @@
 // The demo page: starts the model and hands it to the views. Uses nothing of the model but evermind.mjs and studio.mjs.
 
 import { load } from "./evermind.mjs";
-import { workOffline } from "./pwa.mjs";
+import { renewed, workOffline } from "./pwa.mjs";
 import { createStudio } from "./studio.mjs";
 import { query, part, sentence } from "./views/dom.mjs";
 import * as format from "./views/format.mjs";
@@ -101,7 +101,10 @@ function showBackend({ backend, adapterName, fallbackReason }) {
 async function start() {
   const wanted = new URLSearchParams(location.search).get("backend");
   try {
-    evermind = await load({ backend: /** @type {"webgpu" | "numpy" | null} */ (wanted), onProgress: showBoot });
+    const loading = load({ backend: /** @type {"webgpu" | "numpy" | null} */ (wanted), onProgress: showBoot });
+    await loading.catch(() => {}); // files of two versions may fail in any way
+    if (await renewed()) return;
+    evermind = await loading;
   } catch (error) {
     status.textContent = "It could not start.";
     part("backend", HTMLElement).dataset.state = "failed";

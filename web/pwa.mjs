@@ -1,7 +1,30 @@
 // Offline use: registers the service worker once the page is ready, and offers a new version when there is one.
 // Where there are no service workers (a private window, plain http) the page works without.
 
+import { query } from "./views/dom.mjs";
 import { showNotice } from "./views/messages.mjs";
+
+const RENEWED = "evermind:renewed";
+
+/**
+ * Load the page anew if it is of two versions, because a new one took over while it was loading.
+ * @returns {Promise<boolean>} whether it does @throws if that was in vain
+ */
+export async function renewed() {
+  const manifest = fetch(new URL("./evermind.json", import.meta.url), { cache: "no-cache" });
+  const { build } = await manifest.then((response) => response.json()).catch(() => ({})); // gone offline since
+  if (!build || build === query('meta[name="build"]', HTMLMetaElement).content) return false;
+  let before = build; // where the tab may keep nothing
+  try {
+    before = sessionStorage.getItem(RENEWED);
+    sessionStorage.setItem(RENEWED, build);
+  } catch {
+    // as above
+  }
+  if (before === build) throw new Error("This page is made of files of two versions. Reload it in a minute; whoever runs it: copy the whole dist folder to the server.");
+  location.reload();
+  return true;
+}
 
 /** @param {() => boolean} mayReload whether nothing would be lost @param {() => unknown} onKept the page is kept here from now on */
 export async function workOffline(mayReload, onKept) {
