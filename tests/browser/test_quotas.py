@@ -27,16 +27,12 @@ async def small_model(folder: Path) -> list[Path]:
     return files
 
 
-async def backup_of(folder: Path, model: Path, tokenizer: Path, copies: int) -> Path:
+async def backup_of(checkpoint: bytes, codec: bytes, copies: int) -> bytes:
     """A backup that holds a model so many times."""
-    store, codec = MemoryStore(), tokenizer.read_bytes()
-    name = content_name("tokenizer", codec)
-    checkpoint = model.read_bytes()
+    store, name = MemoryStore(), content_name("tokenizer", codec)
     items = [SaveItem(f"copy {n}", checkpoint, "base", "f00d", {"tokenizer": name}) for n in range(copies)]
     await store.save_many([SaveItem(name, codec, "tokenizer"), *items])
-    path = folder / "backup.zip"
-    path.write_bytes(await export_all(store))
-    return path
+    return await export_all(store)
 
 
 @pytest.mark.parametrize("megabytes", [1, 5, 50])
@@ -48,9 +44,8 @@ async def test_db1_a_full_disk_under_download_import_and_restore(
     # Before the first save: Chromium remembers for half a minute how much room there was.
     quota = {"origin": server.rstrip("/"), "quotaSize": megabytes * 2**20}
     await cdp.send("Storage.overrideQuotaForOrigin", quota)
-    base = tmp_path / "large.evl0"
+    base, codec = tmp_path / "large.evl0", dist / "models/tokenizer.json"
     base.write_bytes((dist / "models/evermind-base.evl0").read_bytes())
-    codec = dist / "models/tokenizer.json"
     copies = 1 + megabytes // 20
 
     await story.open(NUMPY)
@@ -67,7 +62,9 @@ async def test_db1_a_full_disk_under_download_import_and_restore(
         saved = ["evermind-base", *saved]
     await story.ready()
 
-    await story.part("restore").set_input_files(await backup_of(tmp_path, base, codec, copies))
+    backup = tmp_path / "backup.zip"
+    backup.write_bytes(await backup_of(base.read_bytes(), codec.read_bytes(), copies))
+    await story.part("restore").set_input_files(backup)
     await story.expect_error(FULL.replace("13", str(13 * copies)), within=STORY_MS)
     assert await story.page.get_by_test_id("saved-item").count() == len(saved)
     for _ in range(copies):
