@@ -22,6 +22,7 @@ from playwright.async_api import Page, Playwright
 from tools.browser import config
 
 PORT_FILE = "DevToolsActivePort"
+BLOCK, HEADER = 2**15, 7  # bytes, of LevelDB's log and of its entries
 State = dict[str, tuple[int, int]]  # name -> size and CRC-32
 Change = dict[str, Any]
 
@@ -181,6 +182,16 @@ class Profile:
         """Where the browser's database writes each change first; others lie there only while it begins a new one."""
         return max(self.folder.glob("**/*.indexeddb.leveldb/*.log"))
 
+    def tear(self) -> bool:
+        """Leave a further entry in the log that was cut off while it was written, as rare kills do; if it has room."""
+        log = self.log()
+        room = BLOCK - log.stat().st_size % BLOCK - HEADER
+        if room < 100:
+            return False
+        with log.open("ab") as file:
+            file.write(bytes(4) + room.to_bytes(2, "little") + b"\x01" + b"half")  # CRC, length, "not in parts", bytes
+        return True
+
     def damage(self, part: str) -> None:
         """Overwrite the one file of the browser's database that matches `part`."""
         (file,) = self.folder.glob(f"**/*.indexeddb.leveldb/{part}")
@@ -200,12 +211,12 @@ class Profile:
 async def survive(profile: Profile, plan: Plan, kills: int, largest: int = 200_000) -> Counter[str]:
     """Kill the browser `kills` times while it changes the store; assert after each that nothing third is found.
 
-    Returns how many `kills`, changes `acknowledged`, states found `old` and `new`, and what was cut off: "at save",
-    "at import", "at replace", "at rename" or "at delete".
+    After every second kill the log is torn, too. Returns how many `kills`, logs `torn`, changes `acknowledged`, states
+    found `old` and `new`, and what was cut off: "at save", "at import", "at replace", "at rename" or "at delete".
     """
     tally: Counter[str] = Counter()
     page = await profile.open()
-    for _ in range(kills):
+    for number in range(kills):
         base = len(plan.states) - 1
         changes = plan.extend(400, largest)
         profile.working.clear()
@@ -214,6 +225,7 @@ async def survive(profile: Profile, plan: Plan, kills: int, largest: int = 200_0
         await asyncio.sleep(plan.random.uniform(0.0, 0.8))
         await profile.kill()
         await asyncio.gather(work, return_exceptions=True)
+        tally["torn"] += number % 2 == 0 and profile.tear()
         page = await profile.open()
         found = await page.evaluate(LOOK)
         state = {name: (size, crc) for name, (size, crc) in found["found"].items()}
