@@ -100,6 +100,39 @@ async def test_learning_anew_under_a_name_can_be_undone_and_leaves_no_text_behin
         await made.unreplace()
 
 
+@pytest.mark.parametrize("go_on", [False, True])
+async def test_two_tabs_that_teach_one_persona_at_once_lose_nothing(go_on: bool, monkeypatch: Any) -> None:
+    made = await personas()
+    store, session = made.library.store, made.library.session
+    other = Personas(Library(await Session.open("numpy"), store))
+    await other.library.load("Alice")
+    learn = session.personalize
+
+    async def longer(*arguments: Any) -> dict[str, Any]:
+        result = await learn(*arguments)
+        theirs = await other.learn(TEXT.upper(), "Wells", {"steps": 1, "title": "loud", "go_on": go_on})
+        assert (theirs["name"], theirs["notice"]) == ("Wells", "")
+        return result
+
+    monkeypatch.setattr(session, "personalize", longer)
+    result = await made.learn(TEXT, "Wells", {"steps": 1, "title": "quiet", "go_on": go_on})
+    assert result["name"] == "Wells 2"
+    assert (
+        "“Wells” was taught in another tab meanwhile and is as that left it; this one is “Wells 2”" in result["notice"]
+    )
+    assert (result["replaced"], session.active_adapter) == (False, "Wells 2")
+    here = {a["name"]: [t["title"] for t in a["training"]["persona"]["texts"]] for a in session.describe()["adapters"]}
+    first = ["machine.txt"] * go_on
+    assert here == {"Wells": [*first, "loud"], "Wells 2": [*first, "quiet"]}
+    third = Personas(Library(await Session.open("numpy"), store))
+    await third.library.load("Alice")
+    for name in here:
+        assert third._current().adapter(name).data == made._current().adapter(name).data
+        assert all(text["text"] for text in await third.texts(name))
+    monkeypatch.undo()
+    assert (await made.learn(TEXT, "Wells 2", {"steps": 1}))["name"] == "Wells 2"
+
+
 async def test_learning_on_does_not_begin_at_the_base() -> None:
     made = await personas()
     await made.learn(OTHER, "Wells", {"steps": 8})

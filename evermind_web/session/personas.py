@@ -16,6 +16,7 @@ from evermind_web.session.library import Library
 from evermind_web.session.model_set import Adapter, ModelSet
 from evermind_web.session.progress import Report
 from evermind_web.session.texts import read_text
+from evermind_web.store import Record
 
 
 class Personas:
@@ -42,6 +43,7 @@ class Personas:
         with session.exclusive("Personalising"):
             # A name that is refused when it is saved would cost all that was learned.
             await self.library.check_adapter_name(name)
+            began = await self._stored(name.strip())
             if options.get("go_on") and before is not None:
                 persona = {**persona, **before.metadata.get("persona", {})}
                 kept = await self.library.texts_of(before)
@@ -64,12 +66,32 @@ class Personas:
             {"id": identity, "title": title, "words": len(text.split()), "date": result["date"]},
         ]
         adapter.metadata["persona"], adapter.texts = persona, {**kept, identity: text}
+        aside = await self._step_aside(adapter, began)
         kept = await self._keep(adapter)
+        if aside:
+            before = None
         if before is not None:
             self._replaced = self._current().fingerprint, before
             await self.library.drop_unused_texts()
-        notice = " ".join(n for n in (result["notice"], kept["notice"]) if n)
-        return result | kept | {"notice": notice, "replaced": before is not None}
+        notice = " ".join(n for n in (result["notice"], aside, kept["notice"]) if n)
+        return result | kept | {"name": adapter.name, "notice": notice, "replaced": before is not None}
+
+    async def _stored(self, name: str) -> Record | None:
+        return next((r for r in await self.library.store.list() if (r.name, r.kind) == (name, "adapter")), None)
+
+    async def _step_aside(self, adapter: Adapter, began: Record | None) -> str:
+        """Take the next free name where another tab has taught the persona since; what both learned stays.
+
+        began: its record before the learning. Returns a sentence, "" where nothing had changed.
+        """
+        current, name, record = self._current(), adapter.name, await self._stored(adapter.name)
+        old = began and (began.crc32, began.metadata)
+        if not current.saved or record is None or old == (record.crc32, record.metadata):
+            return ""
+        taken = {r.name for r in await self.library.store.list()} | set(current.adapters)
+        self.library.rename_in_memory(name, free_name(taken, name))
+        current.put(await self.library.read_adapter(record))
+        return f"“{name}” was taught in another tab meanwhile and is as that left it; this one is “{adapter.name}”."
 
     async def unreplace(self) -> dict[str, Any]:
         """Put the persona that learning anew replaced last back in its place. Raises EvermindError where it cannot."""
