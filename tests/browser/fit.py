@@ -45,12 +45,16 @@ PROBLEMS = """() => {
     return found;
 }"""
 
-# Buffered: from the first paint on, also what moved before this ran. Moves right after a click do not count.
+# Buffered: from the first paint on, also what moved before this ran. What a click has moved does not count: the browser
+# gives it half a second, which is too little for an answer of the worker while the machine is busy.
 WATCH_SHIFTS = """() => {
     globalThis.shifts = [];
+    let acted = -Infinity;
+    for (const kind of ["pointerdown", "keydown", "change"])
+        addEventListener(kind, ({ timeStamp }) => (acted = timeStamp), { capture: true });
     new PerformanceObserver((list) => {
-        for (const { hadRecentInput, value, sources } of list.getEntries())
-            if (!hadRecentInput) shifts.push([value, sources.map(({ node }) =>
+        for (const { hadRecentInput, startTime, value, sources } of list.getEntries())
+            if (!hadRecentInput && startTime - acted > 2000) shifts.push([value, sources.map(({ node }) =>
                 node?.id || node?.dataset?.testid || node?.className || node?.nodeName).join(", ")]);
     }).observe({ type: "layout-shift", buffered: true });
 }"""

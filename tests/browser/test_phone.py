@@ -115,11 +115,14 @@ async def make_personas(phone: StoryPage, folder: Path) -> None:
 
 
 async def compare_and_mix(phone: StoryPage) -> None:
+    colours = [await swatch.input_value() for swatch in await phone.part("persona-colour").all()]
+    assert len(set(colours)) == len(colours) == 2
     await phone.part("second-select").select_option("Plain")
     await phone.write("compare")
     for side in ("base", "adapter", "second"):
         assert await phone.part(f"compare-{side}").inner_text()
     await phone.part("mix").fill("25")
+    await expect(phone.page.locator("#mixer legend")).to_have_text("Mix two: 75 % Plain + 25 % Loud")
     await phone.press(phone.part("mix-toggle"))
     await expect(phone.part("writer")).to_have_text(re.compile(r"Writes: \d+ % .+ \+ \d+ % .+"))
     await phone.write()

@@ -6,7 +6,15 @@ import * as format from "./format.mjs";
 const NOTICE_MS = 12_000;
 const UNDO_MS = 30_000; // time to think, and to get there by keyboard
 const MAX_ERRORS = 4;
+const UNDO = "Undo";
 let timer = 0;
+
+document.addEventListener("keydown", (event) => {
+  const undo = part("undo", HTMLButtonElement);
+  const typing = event.target instanceof HTMLElement && event.target.matches("textarea, input"); // they have their own undo
+  if (event.key !== "z" || !(event.ctrlKey || event.metaKey) || event.shiftKey || typing) return;
+  if (undo.textContent === UNDO && undo.checkVisibility()) undo.click();
+});
 
 /** @param {unknown} error */
 export function showError(error) {
@@ -25,10 +33,11 @@ export function clearError() {
 
 /** @param {string} text @param {(() => void) | {label: string, act: () => void} | null} [action] a function is an Undo */
 export function showNotice(text, action = null) {
-  const { label, act } = typeof action === "function" ? { label: "Undo", act: action } : (action ?? { label: "", act: null });
+  const { label, act } = typeof action === "function" ? { label: UNDO, act: action } : (action ?? { label: "", act: null });
   const button = part("undo", HTMLButtonElement);
   button.hidden = !act;
   button.textContent = label;
+  button.title = label === UNDO ? "Ctrl+Z" : "";
   button.onclick = () => {
     part("notice", HTMLElement).hidden = true;
     button.onclick = null; // once
@@ -41,7 +50,7 @@ export function showNotice(text, action = null) {
     if (box.matches(":hover, :focus-within")) timer = setTimeout(leave, NOTICE_MS);
     else box.hidden = true;
   };
-  timer = setTimeout(leave, act ? UNDO_MS : NOTICE_MS);
+  timer = setTimeout(leave, typeof action === "function" ? UNDO_MS : NOTICE_MS);
 }
 
 /**

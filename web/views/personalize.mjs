@@ -3,7 +3,7 @@
 import { choose, make, part, query } from "./dom.mjs";
 import * as format from "./format.mjs";
 import { clearError, showError, showNotice } from "./messages.mjs";
-import { createPersonas } from "./personas.mjs";
+import { COLOURS, createPersonas } from "./personas.mjs";
 import { createRun } from "./run.mjs";
 import { createSource } from "./source.mjs";
 import { createSheet, readPrompt } from "./write.mjs";
@@ -35,6 +35,8 @@ export function createPersonalize(em, studio, store, record, refresh) {
   let hadBackend = false;
   const goOn = part("go-on", HTMLInputElement);
   const colour = part("adapter-colour", HTMLInputElement);
+  let picked = false; // by hand, for the next run
+  colour.addEventListener("input", () => (picked = true));
   let learned = "";
   const known = () => store.get().session?.adapters.find((adapter) => adapter.name === name.value.trim());
 
@@ -76,6 +78,7 @@ export function createPersonalize(em, studio, store, record, refresh) {
       onProgress,
     });
     chosen = store.get().session?.activeAdapter ?? chosen;
+    picked = false;
     await refresh(); // a persona of a saved model is saved at once
     if (result.replaced) offerOld([`${learned} was replaced.`, result.notice].filter(Boolean).join(" "));
     else if (result.notice) showNotice(result.notice);
@@ -104,10 +107,10 @@ export function createPersonalize(em, studio, store, record, refresh) {
     if (toggle.checked) void activate(chosen);
     store.set({});
   });
-  /** @param {string} adapter @param {string} painted */
-  const learnOn = (adapter, painted) => {
+  /** @param {string} adapter */
+  const learnOn = (adapter) => {
     name.value = adapter;
-    colour.value = painted;
+    picked = false;
     goOn.checked = true;
     store.set({});
     source.focus();
@@ -123,7 +126,8 @@ export function createPersonalize(em, studio, store, record, refresh) {
     select.value = chosen;
     query("#adapter-choice", HTMLElement).hidden = adapters.length < 2;
     query("#toggle-text", HTMLElement).textContent = chosen ? `Write with “${chosen}”` : "Write with the adapter";
-    query("#go-on-choice", HTMLElement).hidden = !adapters.includes(name.value.trim());
+    query("#go-on-choice", HTMLElement).toggleAttribute("data-known", adapters.includes(name.value.trim()));
+    if (!picked) colour.value = known()?.training.persona?.colour ?? COLOURS[adapters.length % COLOURS.length];
     toggle.checked = Boolean(session?.activeAdapter);
     toggle.disabled = select.disabled = !chosen || busy !== "";
     run.enable(ready && Boolean(session?.model));

@@ -5,14 +5,16 @@ import * as format from "./format.mjs";
 import { clearError, showError, showNotice } from "./messages.mjs";
 import { download } from "./record.mjs";
 import { bringBack } from "./storage.mjs";
+import { mixed } from "./write.mjs";
 
 /** @typedef {import("../evermind.mjs").Evermind} Evermind */
 /** @typedef {import("../evermind.mjs").AdapterInfo} AdapterInfo */
 /** @typedef {import("../studio.mjs").Studio} Studio */
 /** @typedef {import("./state.mjs").Store} Store */
-/** @typedef {{use: (name: string) => Promise<void>, learnOn: (name: string, colour: string) => void}} Actions */
+/** @typedef {{use: (name: string) => Promise<void>, learnOn: (name: string) => void}} Actions */
 
-const COLOUR = "#2f5d8a";
+/** A new persona gets the next one. */
+export const COLOURS = ["#2f5d8a", "#b4532a", "#3d7a4f", "#7a4a8c", "#a8862b", "#2a8a8a"];
 
 /**
  * @param {() => Evermind} em @param {() => Studio} studio @param {Store} store
@@ -78,7 +80,7 @@ export function createPersonas(em, studio, store, record, actions, refresh) {
   /** @param {AdapterInfo} adapter @param {number} number @param {boolean} current */
   function row(adapter, number, current) {
     const { name, training, bytes, saved } = adapter;
-    const colour = training.persona?.colour ?? COLOUR;
+    const colour = training.persona?.colour ?? COLOURS[0];
     const swatch = make("input", { class: "swatch", testid: "persona-colour" });
     swatch.type = "color";
     swatch.value = colour;
@@ -137,7 +139,7 @@ export function createPersonas(em, studio, store, record, actions, refresh) {
         "div",
         { class: "row" },
         button("Use", "persona-use", () => actions.use(name)),
-        button("Learn on", "persona-learn", () => actions.learnOn(name, colour)),
+        button("Learn on", "persona-learn", () => actions.learnOn(name)),
         button("Texts", "persona-texts", () => showTexts(name)),
         opener,
       ),
@@ -168,12 +170,23 @@ function createMixer(studio, store, act) {
   const slider = part("mix", HTMLInputElement);
   const toggle = part("mix-toggle", HTMLInputElement);
 
-  function apply() {
+  /** What is set; {} for one with itself. @returns {Record<string, number>} */
+  function mix() {
     const share = Number(slider.value) / 100;
-    void act(() => studio().setMix(toggle.checked && a.value !== b.value ? { [a.value]: 1 - share, [b.value]: share } : {}));
+    return a.value === b.value ? {} : { [a.value]: 1 - share, [b.value]: share };
   }
 
-  slider.addEventListener("input", () => slider.setAttribute("aria-valuetext", `${slider.value} % ${b.value}`));
+  function say() {
+    slider.setAttribute("aria-valuetext", mixed(mix()));
+    query("#mix-said", HTMLElement).textContent = `: ${mixed(mix()) || "choose two different ones"}`;
+  }
+
+  function apply() {
+    say();
+    void act(() => studio().setMix(toggle.checked ? mix() : {}));
+  }
+
+  slider.addEventListener("input", say);
   for (const control of [a, b, slider, toggle]) control.addEventListener("change", apply);
   store.subscribe(({ session, busy }) => {
     const names = session?.adapters.map((adapter) => adapter.name) ?? [];
@@ -186,6 +199,7 @@ function createMixer(studio, store, act) {
     slider.disabled = toggle.disabled = busy !== "";
     toggle.checked = Object.keys(session?.mix ?? {}).length > 0;
     query("#mixer", HTMLElement).hidden = names.length < 2;
+    say();
   });
 }
 

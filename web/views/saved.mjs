@@ -11,7 +11,7 @@ import { replaceUnsaved } from "./teach.mjs";
 /** @typedef {import("../evermind.mjs").SavedItem} SavedItem */
 /** @typedef {import("./state.mjs").Store} Store */
 
-/** The name that was last saved or loaded here: if the browser evicts the data, the page can say so. */
+/** The name of what was last used here and is saved: to offer it the next time, or to miss it. */
 const REMEMBERED = "evermind:last-model";
 
 /** Names under which adapters are exported, here and elsewhere. */
@@ -44,7 +44,6 @@ export function createSaved(em, studio, store) {
     event.preventDefault();
     void act(async () => {
       await em().save(name.value);
-      remember(name.value.trim());
       await em().persist();
       showNotice(`Saved ${name.value.trim()} in this browser.`);
     });
@@ -61,6 +60,9 @@ export function createSaved(em, studio, store) {
     const modelName = session?.model?.name ?? "";
     if (modelName !== current) name.value = modelName || "My model"; // a new model does not take the name of the last
     current = modelName;
+    const persona = session?.adapters.find((adapter) => adapter.saved && adapter.name === session.activeAdapter);
+    const used = persona?.name ?? (session?.model?.saved ? modelName : "");
+    if (used && used !== remembered()) remember(used);
   });
   store.subscribe(({ ready, busy, session, saved }) => {
     part("save", HTMLButtonElement).disabled = !ready || busy !== "" || !session?.model;
@@ -69,7 +71,7 @@ export function createSaved(em, studio, store) {
     refill(list, rows.length ? rows : [make("li", { class: "empty", text: "Nothing saved yet." })]);
   });
   createStorage(em, studio, act);
-  return { refresh, checkRemembered: () => checkRemembered(store) };
+  return { refresh, checkRemembered: () => checkRemembered(store, actions.load) };
 }
 
 /** @typedef {ReturnType<typeof createActions>} Actions */
@@ -95,7 +97,6 @@ function createActions(em, studio, store, act) {
         store.set({ busy: "load" });
         try {
           await em().load(item.name);
-          remember(item.name);
           showNotice(`Loaded ${item.name}.`);
         } finally {
           store.set({ busy: "" });
@@ -108,7 +109,7 @@ function createActions(em, studio, store, act) {
         field.value = item.name;
         if (!(await ask(query("#rename-dialog", HTMLDialogElement)))) return;
         await em().rename(item.name, field.value);
-        if (localStorage.getItem(REMEMBERED) === item.name) remember(field.value.trim());
+        if (remembered() === item.name) remember(field.value.trim());
       }),
     /** @param {SavedItem} item */
     remove: (item) =>
@@ -116,7 +117,7 @@ function createActions(em, studio, store, act) {
         const kept = await snapshotOf(item.name);
         if (!kept) return;
         const { needing } = await em().request("delete", { name: item.name });
-        if (localStorage.getItem(REMEMBERED) === item.name) localStorage.removeItem(REMEMBERED);
+        if (remembered() === item.name) remember("");
         showNotice(`Deleted ${item.name}.${staying(needing)}`, kept.length ? () => void act(() => bringBack(studio(), kept, item.name)) : null);
       }),
     /** @param {SavedItem} item */
@@ -201,13 +202,31 @@ async function importFiles(em, chosen) {
 
 /** @param {string} name */
 function remember(name) {
-  localStorage.setItem(REMEMBERED, name);
+  try {
+    if (name) localStorage.setItem(REMEMBERED, name);
+    else localStorage.removeItem(REMEMBERED);
+  } catch {
+    // Forbidden here: then nothing is offered.
+  }
 }
 
-/** Say so if the browser has dropped what was last used here. @param {Store} store */
-function checkRemembered(store) {
-  const name = localStorage.getItem(REMEMBERED);
-  if (!name || store.get().saved.some((item) => item.name === name)) return;
+function remembered() {
+  try {
+    return localStorage.getItem(REMEMBERED) ?? "";
+  } catch {
+    return "";
+  }
+}
+
+/**
+ * Offer what was last used here, or say so if the browser has dropped it.
+ * @param {Store} store @param {(item: SavedItem) => unknown} load
+ */
+function checkRemembered(store, load) {
+  const name = remembered();
+  if (!name) return;
+  const item = store.get().saved.find((one) => one.name === name);
+  if (item) return showNotice(`${name} is kept here from the last time.`, { label: "Load it", act: () => void load(item) });
   showError(new Error(`${name} is no longer in this browser: its data was cleared. Import it from a file, or teach it again.`));
-  localStorage.removeItem(REMEMBERED);
+  remember("");
 }

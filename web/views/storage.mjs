@@ -63,7 +63,7 @@ export async function bringBack(studio, kept, name) {
 }
 
 let told = ""; // what the person was told of a store that was lost
-/** What is stored: how much of what, in bytes; how much may be, and whether it stays. @type {{rows: [string, number][], quota: number, promise: string}} */
+/** What is stored: what, in bytes, how many; how much may be, and whether it stays. @type {{rows: [string, number, number?][], quota: number, promise: string}} */
 let shown = { rows: [], quota: 0, promise: "" };
 
 /** @param {Evermind} em */
@@ -79,9 +79,9 @@ export async function showStorage(em) {
   const known = [base, tokenizer, adapter, text].reduce((sum, [, bytes]) => sum + bytes, page);
   shown = {
     rows: [
-      [`${format.counted(base[0], "model")}, with tokenizer`, base[1] + tokenizer[1]],
-      [format.counted(adapter[0], "persona"), adapter[1]],
-      [`${format.counted(text[0], "text")} that personas learned from`, text[1]],
+      ["Models with their tokenizers", base[1] + tokenizer[1], base[0]],
+      ["Personas", adapter[1], adapter[0]],
+      ["Texts that personas learned from", text[1], text[0]],
       ["This page with Python, to work without a network", page],
       ["The browser’s own bookkeeping", Math.max(0, used - known)],
     ],
@@ -92,12 +92,15 @@ export async function showStorage(em) {
 }
 
 function showRows() {
-  /** @type {[string, number][]} */
+  /** @type {typeof shown.rows} */
   const rows = [...shown.rows, ["Text in the boxes, until this tab is closed, and settings", draftBytes()]];
   const used = rows.reduce((sum, [, bytes]) => sum + bytes, 0);
   const room = shown.quota ? `${format.size(used)} of ${format.size(shown.quota)} used in this browser.` : "";
   part("storage", HTMLElement).textContent = [room, shown.promise].filter(Boolean).join(" ");
   part("storage-list", HTMLUListElement).replaceChildren(
-    ...rows.map(([title, bytes]) => make("li", {}, make("span", { class: "grow", text: title }), make("span", { class: "hint", text: format.size(bytes) }))),
+    ...rows.map(([title, bytes, count]) => {
+      const size = [count, format.size(bytes)].filter((part) => part !== undefined).join(" · ");
+      return make("li", {}, make("span", { class: "grow", text: title }), make("span", { class: "hint", text: size }));
+    }),
   );
 }

@@ -66,15 +66,19 @@ export function createWrite(em, store) {
     start.disabled = !ready || busy !== "" || !session?.model;
     another.disabled = start.disabled || !editor.suggested();
     stop.disabled = busy !== "write";
-    part("writer", HTMLElement).textContent = session?.model ? `Writes: ${writerOf(session)}` : "";
+    part("writer", HTMLElement).textContent = session?.model ? `Writes: ${writerOf(session)}` : "Needs a model: step 1";
   });
   return { text: () => editor.text() + editor.suggested() };
 }
 
 /** Who writes, in words. @param {import("../evermind.mjs").SessionInfo} session */
 export function writerOf({ mix, activeAdapter }) {
-  const mixed = Object.entries(mix ?? {}).map(([name, weight]) => `${Math.round(weight * 100)} % ${format.name(name)}`);
-  return mixed.join(" + ") || (activeAdapter ?? "the model alone");
+  return mixed(mix ?? {}) || (activeAdapter ?? "the model alone");
+}
+
+/** Shares of personas, in words. @param {Record<string, number>} mix */
+export function mixed(mix) {
+  return Object.entries(mix).map(([name, weight]) => `${Math.round(weight * 100)} % ${format.name(name)}`).join(" + ");
 }
 
 // More than anybody writes in a box; the model reads the end of it.
