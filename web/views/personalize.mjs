@@ -78,6 +78,7 @@ export function createPersonalize(em, studio, store, record, refresh) {
       onProgress,
     });
     chosen = store.get().session?.activeAdapter ?? chosen;
+    if (result.steps) learned = chosen; // another name, where another tab taught it, too
     picked = false;
     await refresh(); // a persona of a saved model is saved at once
     if (result.replaced) offerOld([`${learned} was replaced.`, result.notice].filter(Boolean).join(" "));
