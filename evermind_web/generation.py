@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -110,9 +110,6 @@ class GenerationConfig:
                 raise InvalidArgumentError(f"logit_bias of token {token} must be a number or -inf, got {value!r}")
             vector[token] = value
         return vector
-
-
-CONFIG_FIELDS = frozenset(f.name for f in fields(GenerationConfig))
 
 
 class NewToken(NamedTuple):
@@ -241,10 +238,10 @@ async def chunks(
             count, reading = flight.popleft()
             (out,) = await reading
             pace.delivered(count)
-            ids, failure = _written(out[:, 0, :count].tolist(), running, config.stops)
+            ids, failure = written(out[:, 0, :count].tolist(), running, config.stops)
             yield Chunk(ids, np.ascontiguousarray(out[:, 1, :count], "<i4").view("<f4"))
             if failure is not None:
-                raise _failure(failure[1], len(prompt) + made + failure[0])
+                raise failure_at(failure[1], len(prompt) + made + failure[0])
             made += count
     finally:
         for _, reading in flight:
@@ -252,7 +249,7 @@ async def chunks(
         decoder.free()
 
 
-def _written(
+def written(
     rows: list[list[int]], running: set[int], stops: frozenset[int]
 ) -> tuple[list[list[int]], tuple[int, int] | None]:
     """Ids of each running text up to its stop token, which ends it; and the step and code of the first failure."""
@@ -272,7 +269,7 @@ def _written(
     return ids, failure
 
 
-def _failure(code: int, position: int) -> Exception:
+def failure_at(code: int, position: int) -> Exception:
     if code == NO_CANDIDATE:
         return InvalidArgumentError(f"no candidate token left at position {position}: logit_bias forbids every token")
     return NonFiniteError(f"logits not finite at position {position}: the weights are damaged, load a checkpoint")

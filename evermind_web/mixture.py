@@ -171,11 +171,15 @@ class SharedExpertMoE(FlatModel):
         """Router gradient += scale·P_j·(f_j − Σ f·P)·x: the load-balance loss of one token x (D)."""
         p, share = np.asarray(probs, np.float64), np.asarray(f, np.float64)
         step = np.outer(scale * p * (share - share @ p), self.check_rows([x])[0])
+        await self._add_to_router(step)
+
+    async def _add_to_router(self, change: NDArray[np.float64]) -> None:
+        """Router gradient (E,D) += change."""
         spec = self.table.by_name["wr"]
         view = self.flat_grads.view(spec.padded_offset, spec.shape)
         try:
             (router,) = await self.backend.read(view)
-            self.backend.write(view, (router + step).astype(np.float32))
+            self.backend.write(view, (router + change).astype(np.float32))
         finally:
             self.backend.free(view)
 
@@ -323,10 +327,4 @@ class MoETrainer:
         model, n, shares = self.model, len(cache.x), balance.shares()
         probs = cache.saved[2].astype(np.float64)
         coefficient = self.aux_weight * model.config.num_experts / n / n * probs * (shares - (probs @ shares)[:, None])
-        spec = model.table.by_name["wr"]
-        view = model.flat_grads.view(spec.padded_offset, spec.shape)
-        try:
-            (router,) = await model.backend.read(view)
-            model.backend.write(view, (router + coefficient.T @ cache.x).astype(np.float32))
-        finally:
-            model.backend.free(view)
+        await model._add_to_router(coefficient.T @ cache.x)

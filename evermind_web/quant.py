@@ -15,7 +15,6 @@ import numpy.typing as npt
 from evermind_web.checks import checked
 from evermind_web.errors import InvalidArgumentError
 
-FP16_LIMIT = 65520.0  # from here on the nearest fp16 number is infinity; 65504 is the largest finite one
 INT8_MAX = 127
 SMALLEST_SCALE = float(np.float32(2.0**-149))
 
@@ -66,11 +65,6 @@ def fp16_to_float(code: int) -> float:
 def round_fp16(x: float) -> float:
     """The fp16 number nearest to x; InvalidArgumentError for a finite |x| ≥ 65520."""
     return fp16_to_float(float_to_fp16(x))
-
-
-def fp16_view(values: npt.ArrayLike, name: str = "values", overflow: Literal["raise", "inf"] = "raise") -> Float32Array:
-    """Elementwise nearest fp16 number, float32 of the same shape; overflow as in quantize_fp16."""
-    return dequantize_fp16(quantize_fp16(values, name, overflow))
 
 
 @checked

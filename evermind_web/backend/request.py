@@ -41,13 +41,13 @@ async def request_backend(
         raise InvalidArgumentError(f"backend must be one of {', '.join(NAMES)}, got {name!r}")
     if name == "numpy":
         return NumpyBackend()
-    from evermind_web.backend.selfcheck import checked
+    from evermind_web.backend.selfcheck import verified
     from evermind_web.backend.webgpu_backend import WebGPUBackend
 
     backend = WebGPUBackend(await _open_device(name, power_preference), name, sync)
     if check or (check is None and name == "webgpu"):
         try:
-            return await checked(backend)
+            return await verified(backend)
         except BaseException:
             backend.dispose()
             raise

@@ -30,7 +30,7 @@ MAX_BROKEN = 4  # a device with more is not worth it
 Operands = dict[str, Array]
 
 
-async def checked(backend: Backend) -> Backend:
+async def verified(backend: Backend) -> Backend:
     """`backend`, or one that leaves its broken operations to NumPy. Raises BackendError if too many are broken."""
     key = f"{__version__} {backend.adapter_name} {environment.user_agent()}"
     if await environment.recall(key):

@@ -67,15 +67,6 @@ def iter_tensor_spec(arch: Any) -> Iterator[TensorSpec]:
         yield from _layer_spec(a, f"layers.{layer}")
 
 
-def tensor_at(arch: Any, index: int) -> str:
-    """Name of the tensor that element `index` of the flat vector belongs to."""
-    for spec in evermind_tensor_spec(arch):
-        if index < spec.size:
-            return spec.name
-        index -= spec.size
-    return "(beyond the last tensor)"
-
-
 def _layer_spec(a: Arch, prefix: str) -> Iterator[TensorSpec]:
     yield TensorSpec(f"{prefix}.conv.weight", (a.d_model, a.conv_kernel))
     yield TensorSpec(f"{prefix}.norm_conv.weight", (a.d_model,))

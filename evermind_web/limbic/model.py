@@ -69,12 +69,12 @@ class LimbicModel(FlatModel):
         backend: str | Backend | None = None,
     ) -> None:
         sizes = {"input_dim": input_dim, "hidden_dim": hidden_dim, "state_dim": state_dim}
-        checked = {name: whole_number(name, size) for name, size in sizes.items()}
+        found = {name: whole_number(name, size) for name, size in sizes.items()}
         if hidden_dim > MAX_HIDDEN:
             raise InvalidArgumentError(f"hidden_dim must be at most {MAX_HIDDEN}, got {hidden_dim}")
         if not np.isfinite(reward_weight) or reward_weight < 0:
             raise InvalidArgumentError(f"reward_weight must be a finite number from 0 on, got {reward_weight!r}")
-        self.config = LimbicConfig(**checked, reward_weight=float(reward_weight))
+        self.config = LimbicConfig(**found, reward_weight=float(reward_weight))
         table = ParamTable(limbic_tensor_spec(input_dim, hidden_dim, state_dim))
         initial, rng = np.zeros(table.padded_size, np.float32), SeededRng(check_seed(seed))
         for spec, part in table.slices(initial):

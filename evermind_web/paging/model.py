@@ -24,7 +24,7 @@ from evermind_web.embedding import DenseEmbedding
 from evermind_web.environment import run_blocking
 from evermind_web.flat_vector import FlatVector, part_sizes
 from evermind_web.formats.arch import Arch, TensorSpec, evermind_tensor_spec
-from evermind_web.generation import Chunk, Decoder, GenerationConfig, _failure, _written
+from evermind_web.generation import Chunk, Decoder, GenerationConfig, failure_at, written
 from evermind_web.language_model import LanguageModel
 from evermind_web.network import Views
 from evermind_web.paging.experts import ExpertCache, PagingStats, expert_of
@@ -261,9 +261,9 @@ class PagedEvermindLM(LanguageModel):
             for made in range(config.max_new_tokens):
                 await (decoder.step_async() if made else decoder.prefill_async(ids))
                 (out,) = await decoder.start_tokens(rngs, 1, first=True)
-                new, failure = _written(out[:, 0, :1].tolist(), running, config.stops)
+                new, failure = written(out[:, 0, :1].tolist(), running, config.stops)
                 if failure is not None:
-                    raise _failure(failure[1], len(ids) + made)
+                    raise failure_at(failure[1], len(ids) + made)
                 yield Chunk(new, np.ascontiguousarray(out[:, 1, :1], "<i4").view("<f4"))
                 if not running:
                     return

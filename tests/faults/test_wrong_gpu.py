@@ -57,7 +57,7 @@ async def test_gp13_each_operation_is_checked(op: str) -> None:
 
 async def test_gp13_a_sound_device_is_left_alone() -> None:
     sound = Wrong()
-    assert await selfcheck.checked(sound) is sound
+    assert await selfcheck.verified(sound) is sound
     assert set(sound.ran) == set(ops.OPS)
 
 
@@ -66,7 +66,7 @@ async def test_gp13_a_sound_device_is_left_alone() -> None:
 )
 async def test_gp13_what_is_broken_runs_on_numpy_with_the_same_bits(broken: tuple[str, ...]) -> None:
     device = Wrong(*broken)
-    patched = await selfcheck.checked(device)
+    patched = await selfcheck.verified(device)
     assert isinstance(patched, PatchedBackend)
     assert set(patched.broken) == set(broken)
     assert all(op in patched.adapter_name for op in broken)
@@ -78,7 +78,7 @@ async def test_gp13_what_is_broken_runs_on_numpy_with_the_same_bits(broken: tupl
 
 async def test_gp13_a_device_with_too_much_wrong_is_refused() -> None:
     with pytest.raises(BackendError, match=r"wrong results in 5 operations: embed_fwd: x differs from NumPy's by"):
-        await selfcheck.checked(Wrong("embed_fwd", "conv_norm_fwd", "moe_fwd", "adamw", "sample"))
+        await selfcheck.verified(Wrong("embed_fwd", "conv_norm_fwd", "moe_fwd", "adamw", "sample"))
 
 
 async def test_gp13_a_good_verdict_is_remembered_and_a_bad_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,13 +92,13 @@ async def test_gp13_a_good_verdict_is_remembered_and_a_bad_one_is_not(monkeypatc
 
     monkeypatch.setattr(environment, "recall", recall)
     monkeypatch.setattr(environment, "remember", remember)
-    await selfcheck.checked(Wrong("conv_norm_fwd"))
+    await selfcheck.verified(Wrong("conv_norm_fwd"))
     assert not notes
-    await selfcheck.checked(Wrong())
+    await selfcheck.verified(Wrong())
     (key,) = notes
     assert ew.__version__ in key
     again = Wrong()
-    await selfcheck.checked(again)
+    await selfcheck.verified(again)
     assert not again.ran
 
 
