@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
-import zipfile
 from pathlib import Path
 
 from playwright.async_api import Page, expect
 
+from evermind_web.formats import stored_zip
 from tests.browser.story_page import NUMPY, STORY_MS, TEXT, StoryPage
 
 TWICE = """() => {
@@ -32,15 +31,10 @@ PASTE = """([id, text, held]) => {
 
 def claiming(exported: bytes, training: object) -> bytes:
     """The export under the name "Evil", with this said of its run."""
-    with zipfile.ZipFile(io.BytesIO(exported)) as archive:
-        members = {name: archive.read(name) for name in archive.namelist()}
+    members = stored_zip.read(exported, "the export")
     manifest = json.loads(members["manifest.json"]) | {"name": "Evil", "metadata": {"training": training}}
     members["manifest.json"] = json.dumps(manifest).encode()
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w") as archive:
-        for name, data in members.items():
-            archive.writestr(name, data)
-    return out.getvalue()
+    return stored_zip.write(members)
 
 
 async def test_start_pressed_twice_and_a_file_that_lies(page: Page, tmp_path: Path) -> None:
