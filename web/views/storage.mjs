@@ -46,7 +46,11 @@ export function createStorage(em, studio, act) {
       if (!(await agree(question, "Delete everything"))) return;
       await studio().wipe();
       // The origin may hold other pages' settings: only those of this one go.
-      for (const key of Object.keys(localStorage)) if (key.startsWith("evermind:")) localStorage.removeItem(key);
+      try {
+        for (const key of Object.keys(localStorage)) if (key.startsWith("evermind:")) localStorage.removeItem(key);
+      } catch {
+        // Forbidden: there are none.
+      }
       forgetDrafts();
       showNotice("Everything was deleted from this browser.");
     }),
