@@ -97,6 +97,7 @@ class StoryPage:
     async def do(self, name: str, action: str) -> None:
         """Press a button of a persona, also one behind More."""
         button = self.persona(name, action)
+        await expect(self.persona(name)).to_be_visible()
         if not await button.is_visible():
             await self.press(self.persona(name, "more"))
         await self.press(button)
