@@ -44,8 +44,8 @@ export function createSaved(em, studio, store) {
     event.preventDefault();
     void act(async () => {
       await em().save(name.value);
-      await em().persist();
       showNotice(`Saved ${name.value.trim()} in this browser.`);
+      await em().persist(); // after it: the browser may ask the person first
     });
   });
   const files = part("import-file", HTMLInputElement);
