@@ -292,9 +292,9 @@ class Base:
             return await self.model.fingerprint_async()
         return self.fingerprint
 
-    def fitting(self) -> AbstractContextManager[None]:
-        """Around a fit of adapters: meanwhile no fit of the model writes the weights that they stand on."""
-        return nullcontext() if self.model is None else self.model.fitting(frozen=True)
+    def fitting(self, frozen: bool = True) -> AbstractContextManager[None]:
+        """`FlatModel.fitting` of the model, if there is one: around a fit of adapters, or with frozen=False a merge."""
+        return nullcontext() if self.model is None else self.model.fitting(frozen)
 
     async def remember_fingerprint(self) -> None:
         """Note the fingerprint before the weights are changed in place."""

@@ -239,37 +239,39 @@ class LoraModel(LanguageModel):
 
         Until then the base is used as it is. A packed embedding is refused, since packing again rounds; with
         requantize_base=True it is done, and the report (and a warning, if all of the delta vanishes) says what it lost.
+        Refused, too, while any fit of the model or of its adapters goes on.
         """
         self._refuse_if_busy("merge")
         single = self._single()
         if single is None:
             raise InvalidArgumentError(f"merging needs one active adapter of weight 1, got {self._active}; set_adapter")
-        await self.views_async()
-        matrix, report = self.base.ready(), MergeReport(0.0, False)
-        if EMBEDDING in single.parts and isinstance(matrix, PackedMatrix):
-            if not requantize_base:
-                raise InvalidArgumentError(
-                    f"the base embedding is {self.base.quant}: merging into it would round the adapter away; use "
-                    "merge() for a float32 or fp16 checkpoint, or pass requantize_base=True"
-                )
-            before = await matrix.read(self.config.d_model)
-            packed, report = requantize(before, single.parts[EMBEDDING].delta(), self.base.quant)
-            self._packed, self.base.matrix = matrix, PackedMatrix.upload(self.backend, packed)
-        await self.base.remember_fingerprint()
-        for name, at in single.bound.factors.items():
-            window = self._window(name)
-            if window is None:
-                continue
-            block, offset, shape = window
-            view, copy = self.backend.view(block, offset, shape), self.backend.alloc(shape)
-            self.backend.copy(block, offset, copy, 0, copy.size)
-            ops.lora_fwd(self.backend, (copy, at.b, at.a, at.scale), (view,))
-            self.backend.free(view)
-            self._kept.append((block, offset, copy))
-        (self.merged,) = self._active
-        self.base.seen(wrote=True)
-        self._activate()
-        return report
+        with self.base.fitting(frozen=False):
+            await self.views_async()
+            matrix, report = self.base.ready(), MergeReport(0.0, False)
+            if EMBEDDING in single.parts and isinstance(matrix, PackedMatrix):
+                if not requantize_base:
+                    raise InvalidArgumentError(
+                        f"the base embedding is {self.base.quant}: merging into it would round the adapter away; use "
+                        "merge() for a float32 or fp16 checkpoint, or pass requantize_base=True"
+                    )
+                before = await matrix.read(self.config.d_model)
+                packed, report = requantize(before, single.parts[EMBEDDING].delta(), self.base.quant)
+                self._packed, self.base.matrix = matrix, PackedMatrix.upload(self.backend, packed)
+            await self.base.remember_fingerprint()
+            for name, at in single.bound.factors.items():
+                window = self._window(name)
+                if window is None:
+                    continue
+                block, offset, shape = window
+                view, copy = self.backend.view(block, offset, shape), self.backend.alloc(shape)
+                self.backend.copy(block, offset, copy, 0, copy.size)
+                ops.lora_fwd(self.backend, (copy, at.b, at.a, at.scale), (view,))
+                self.backend.free(view)
+                self._kept.append((block, offset, copy))
+            (self.merged,) = self._active
+            self.base.seen(wrote=True)
+            self._activate()
+            return report
 
     def _window(self, name: str) -> tuple[Buf, int, tuple[int, ...]] | None:
         """Where a tensor lies: its buffer, first element, shape; None for a packed embedding."""
@@ -293,9 +295,10 @@ class LoraModel(LanguageModel):
                 f"the base was trained, loaded or merged into since {self.merged!r} was merged: to bring back what was "
                 "before would mix two models; undo that first, or load the base anew"
             )
-        for block, offset, copy in self._kept:
-            self.backend.copy(copy, 0, block, offset, copy.size)
-            self.backend.free(copy)
+        with self.base.fitting(frozen=False):
+            for block, offset, copy in self._kept:
+                self.backend.copy(copy, 0, block, offset, copy.size)
+                self.backend.free(copy)
         self._kept.clear()
         if self._packed is not None:
             assert isinstance(self.base.matrix, PackedMatrix)

@@ -113,13 +113,14 @@ class EvermindLMLoRA(LanguageModel):
         """
         merged = await self.merged_emb_async()
         emb = self.model.weights.emb
-        if self._set_aside is None and isinstance(self._base.matrix, DenseMatrix):
-            self._set_aside = self.backend.alloc(emb.shape)
-            self.backend.copy(emb, 0, self._set_aside, 0, emb.size)
-            self._base.matrix = DenseMatrix(self.backend, self._set_aside)
-            self._weights.activate(self._bound)
-        self.backend.write(emb, merged)
-        self._base.seen(wrote=True)
+        with self.model.fitting():
+            if self._set_aside is None and isinstance(self._base.matrix, DenseMatrix):
+                self._set_aside = self.backend.alloc(emb.shape)
+                self.backend.copy(emb, 0, self._set_aside, 0, emb.size)
+                self._base.matrix = DenseMatrix(self.backend, self._set_aside)
+                self._weights.activate(self._bound)
+            self.backend.write(emb, merged)
+            self._base.seen(wrote=True)
         return await self.model.export_weights_async(fp16)
 
     def merge(self, fp16: bool = False) -> bytes:

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 OTHERS = {
     "check_codec", "check_rows", "check_sequence", "dispose", "init_hidden", "footprint", "stop", "serialize_adapter",
     "serialize_adapter_async", "fitting", "target_rows", "views_async", "accumulate", "queue_gradients", "parts",
-    "mixture", "tape", "queue_backward", "set_hyper", "evaluate_items", "inputs",
+    "mixture", "tape", "free_tapes", "queue_backward", "set_hyper", "evaluate_items", "inputs", "alone",
 }  # fmt: skip
 
 

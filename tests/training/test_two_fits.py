@@ -113,3 +113,22 @@ def test_a_mixture_and_a_mood_are_trained_by_one_at_a_time() -> None:
 
     assert len(trainer.train(samples, epochs=2, on_epoch_end=on_epoch_end)) == 2
     assert ew.MoETrainer(mixture).fit(pairs)
+
+
+@pytest.mark.parametrize("writes", ["merge", "merge_adapter", "unmerge_adapter"])
+def test_nothing_is_merged_into_a_model_in_a_fit(writes: str) -> None:
+    model = small()
+    lora, adapted = ew.EvermindLMLoRA(model, 2), ew.LoraModel(model)
+    adapted.add_adapter("a", ew.LoraConfig(r=2))
+    if writes == "unmerge_adapter":
+        adapted.merge_adapter()
+    before = model.export_weights()
+
+    def on_step(_: ew.StepInfo) -> None:
+        with pytest.raises(InvalidArgumentError, match=IN_A_FIT):
+            {"merge": lora.merge, "merge_adapter": adapted.merge_adapter, "unmerge_adapter": adapted.unmerge_adapter}[
+                writes
+            ]()
+
+    ew.EvermindLMLoRA(model, 2, seed=3).fit(SEQUENCES, on_step=on_step)
+    assert model.export_weights() == before
