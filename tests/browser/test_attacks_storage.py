@@ -55,3 +55,15 @@ async def test_records_of_others_hide_nothing_and_a_damaged_one_can_go(page: Pag
     async with page.expect_download():
         await story.part("backup").click()
     await expect(story.part("error")).to_be_hidden()
+
+
+async def test_a_number_that_json_would_lose_does_not_reach_the_worker(page: Page) -> None:
+    # NaN became null, as if nothing had been given: the text was written with the default.
+    await page.goto("/__test__/blank.html")
+    error = await page.evaluate("""async () => {
+        const { Evermind } = await import("/evermind.mjs");
+        const em = new Evermind({ addEventListener() {} }, { call: () => ({ ok: true, json: "null" }) }, {});
+        const piece = em.generate("It was", { temperature: NaN }).next();
+        return piece.then(() => "nothing", (error) => `${error.name}: ${error.message}`);
+    }""")
+    assert error == "InvalidArgumentError: temperature must be a finite number, got NaN"

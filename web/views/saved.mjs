@@ -64,8 +64,13 @@ export function createSaved(em, studio, store) {
     const used = persona?.name ?? (session?.model?.saved ? modelName : "");
     if (used && used !== remembered()) remember(used);
   });
+  /** @type {unknown[]} */
+  let shown = [];
   store.subscribe(({ ready, busy, session, saved }) => {
     part("save", HTMLButtonElement).disabled = !ready || busy !== "" || !session?.model;
+    const now = [busy, session, saved];
+    if (now.every((part, i) => part === shown[i])) return; // a thousand rows take their time
+    shown = now;
     const list = part("saved-list", HTMLUListElement);
     const rows = saved.map((item) => row(item, actions, busy !== "", inMemory(session, item)));
     refill(list, rows.length ? rows : [make("li", { class: "empty", text: "Nothing saved yet." })]);
