@@ -98,6 +98,7 @@ function createBar(dimension, name, region) {
   const share = (v) => String((v - low) / (1 - low));
   const track = make("div", { class: "track" }, make("span", { class: "fill" }), make("span", { class: "rest" }));
   track.setAttribute("role", "img");
+  track.setAttribute("aria-label", name); // until its value is known
   const label = make("span", {}, document.createTextNode(`${name} `), make("small", { text: region }));
   return {
     element: make("div", { class: "bar-row" }, label, track),
