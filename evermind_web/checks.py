@@ -6,6 +6,7 @@ what has no simple type (a protocol, token ids by the million) is let through to
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache, wraps
@@ -20,6 +21,7 @@ import numpy.typing as npt
 from evermind_web.errors import BackendError, EvermindError, InvalidArgumentError
 
 F = TypeVar("F", bound=Callable[..., Any])
+MAX_NUMBERS = 2**31 - 1  # of a model, or of any one thing in memory
 _HUGE = 2**1000  # about where floats end; Python refuses to print numbers of thousands of digits
 
 
@@ -99,7 +101,8 @@ def _rule(hint: Any) -> Rule | None:
         return None
     needs = [name for name in (*vars(hint), *hint.__annotations__) if not name.startswith("_")]
     wanted = f"an object with {', '.join(needs)}" if len(needs) < 4 else f"a {hint.__name__}"
-    return Rule(wanted, lambda value: isinstance(value, hint))
+    # A str has an `encode`, too, and is no codec.
+    return Rule(wanted, lambda value: isinstance(value, hint) and not isinstance(value, str))
 
 
 def _any_of(rules: Sequence[Rule]) -> Callable[[Any], bool]:
@@ -207,6 +210,23 @@ def number_in(name: str, value: Any, low: float, high: float, open_ends: bool = 
         raise InvalidArgumentError(f"{name} must be a number in {low}…{high}, got {shown(value)}")
 
 
+def check_size(what: str, count: int) -> None:
+    """InvalidArgumentError for more numbers than any device here holds."""
+    if count > MAX_NUMBERS:
+        raise InvalidArgumentError(
+            f"{what} of {count} numbers is more than any device here holds, {MAX_NUMBERS}; choose smaller sizes"
+        )
+
+
+def zeros(what: str, *shape: int) -> npt.NDArray[np.float32]:
+    """float32 zeros of `shape`. Raises InvalidArgumentError as `check_size`, BackendError where memory is short."""
+    check_size(what, math.prod(shape))
+    try:
+        return np.zeros(shape, np.float32)
+    except MemoryError:
+        raise BackendError(f"out of memory: {what} of shape {shape} does not fit; choose smaller sizes") from None
+
+
 def check_finite(name: str, values: npt.NDArray[Any], error: type[EvermindError] = InvalidArgumentError) -> None:
     """The error, naming the tensor and the place, unless all values are finite."""
     bad = np.flatnonzero(~np.isfinite(values))
@@ -215,6 +235,17 @@ def check_finite(name: str, values: npt.NDArray[Any], error: type[EvermindError]
             f"{name}: element {bad[0]} is {values.flat[bad[0]]}, expected finite numbers"
             f" ({bad.size} of {values.size} are not); take weights from before they were damaged"
         )
+
+
+def utf8(text: str) -> bytes:
+    """The bytes of a text that goes into a file; InvalidArgumentError for half of a surrogate pair, which has none."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        near = text[max(error.start - 20, 0) : error.start + 1]
+        raise InvalidArgumentError(
+            f"no file can hold {near!r}: its end is half a surrogate pair; leave it out"
+        ) from None
 
 
 class _Disposed:

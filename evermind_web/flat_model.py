@@ -45,7 +45,7 @@ class FlatModel:
         self.flat.write(initial)
         self.version = 0  # counts what wrote to the weights, so that copies of them know when they are old
         self._flat_grads: FlatVector | None = None
-        self._fits = 0  # that read the weights now; below 0: one that writes them
+        self._fits = 0  # that read the weights now; below 0: something writes them
 
     def _new(self, shape: tuple[int, ...], dtype: str = "float32") -> Buf:
         self._bufs.append(self.backend.alloc(shape, dtype))
@@ -96,7 +96,10 @@ class FlatModel:
 
     @checked
     def set_parameter(self, name: str, array: NDArray[Any]) -> None:
-        """Overwrite one tensor by its name. Raises InvalidArgumentError for an unknown name, another shape, or NaN."""
+        """Overwrite one tensor by its name.
+
+        Raises InvalidArgumentError for an unknown name, another shape, NaN, or while a fit goes on.
+        """
         spec = self.table.by_name.get(name)
         if spec is None:
             raise InvalidArgumentError(f"no parameter is named {name!r}; parameters() lists the names")
@@ -104,10 +107,11 @@ class FlatModel:
         if values.shape != spec.shape:
             raise InvalidArgumentError(f"{name}: expected shape {spec.shape}, got {values.shape}")
         check_finite(name, values)
-        view = self.flat.view(spec.padded_offset, spec.shape)
-        self.backend.write(view, values)
-        self.backend.free(view)
-        self.version += 1
+        with self.fitting():
+            view = self.flat.view(spec.padded_offset, spec.shape)
+            self.backend.write(view, values)
+            self.backend.free(view)
+            self.version += 1
 
     async def packed_weights_async(self) -> F32:
         """All weights as one packed float32 vector in canonical order: the body of a checkpoint."""
@@ -115,12 +119,16 @@ class FlatModel:
 
     @checked
     def load_packed(self, packed: F32) -> None:
-        """Overwrite all weights with a packed vector (P) in canonical order. Raises InvalidArgumentError else."""
+        """Overwrite all weights with a packed vector (P) in canonical order.
+
+        Raises InvalidArgumentError for anything else, or while a fit goes on.
+        """
         vector = np.asarray(packed, np.float32)
         if vector.shape != (self.table.size,):
             raise InvalidArgumentError(f"packed weights: expected shape ({self.table.size},), got {vector.shape}")
-        self.flat.write(self.table.pad(vector))
-        self.version += 1
+        with self.fitting():
+            self.flat.write(self.table.pad(vector))
+            self.version += 1
 
     async def fingerprint_async(self) -> str:
         """SHA-256 (hex) of the packed little-endian float32 weights: what adapters name their base by."""
@@ -132,7 +140,7 @@ class FlatModel:
 
     @contextmanager
     def fitting(self, frozen: bool = False) -> Iterator[None]:
-        """Around a fit of these weights; frozen: one that only reads them, of which there may be several at once.
+        """Around what writes these weights; frozen: a fit that only reads them, of which there may be several at once.
 
         Raises InvalidArgumentError where another fit writes what this one reads, or the other way round.
         """

@@ -15,11 +15,11 @@ from evermind_web import ops
 from evermind_web.backend.base import Array, Backend, Buf
 from evermind_web.backend.reference.moe import choose_experts, router_logits, softmax
 from evermind_web.backend.request import resolve_backend
-from evermind_web.checks import checked, number_in
+from evermind_web.checks import check_size, checked, number_in, shown, zeros
 from evermind_web.environment import run_blocking
 from evermind_web.errors import InvalidArgumentError
 from evermind_web.flat_model import FlatModel, Parameter
-from evermind_web.formats.moe0 import moe_tensor_spec, read_moe0, write_moe0
+from evermind_web.formats.moe0 import moe_param_count, moe_tensor_spec, read_moe0, write_moe0
 from evermind_web.optim import AdamWOptions, FlatAdamW
 from evermind_web.params import F32, ParamTable, check_top_k, init_moe_tensor, whole_number
 from evermind_web.rng import SeededRng, check_seed
@@ -82,8 +82,9 @@ class SharedExpertMoE(FlatModel):
         sizes = {"model_dim": model_dim, "hidden_dim": hidden_dim, "num_experts": num_experts, "top_k": top_k}
         self.config = MoEConfig(**{name: whole_number(name, size) for name, size in sizes.items()})
         check_top_k(self.config.top_k, self.config.num_experts)
+        check_size("a mixture", moe_param_count(model_dim, hidden_dim, num_experts))
         table = ParamTable(moe_tensor_spec(model_dim, hidden_dim, num_experts))
-        initial, rng = np.zeros(table.padded_size, np.float32), SeededRng(check_seed(seed))
+        initial, rng = zeros("a mixture", table.padded_size), SeededRng(check_seed(seed))
         for spec, part in table.slices(initial):
             init_moe_tensor(rng, spec.name.split(".")[-1], part, model_dim)
         super().__init__(resolve_backend(backend), table, initial)
@@ -227,15 +228,19 @@ class LoadBalanceAccumulator:
 
     @checked
     def __init__(self, num_experts: int) -> None:
-        self.num_experts = num_experts
-        self._counts, self._probs, self._tokens = np.zeros(num_experts), np.zeros(num_experts), 0
+        self.num_experts = whole_number("num_experts", num_experts)
+        self._counts, self._probs = zeros("a load balance", 2, num_experts).astype(np.float64)
+        self._tokens = 0
 
     @checked
     def observe(self, route: Routed) -> None:
-        """Take note of one token."""
+        """Take note of one token. Raises InvalidArgumentError for a route over another number of experts."""
+        experts, probs = np.asarray(route.experts, np.int64), np.asarray(route.probs, np.float64)
+        if probs.shape != self._probs.shape or ((experts < 0) | (experts >= self.num_experts)).any():
+            raise InvalidArgumentError(f"expected a route over {self.num_experts} experts, got {shown(route)}")
         self._tokens += 1
-        np.add.at(self._counts, np.asarray(route.experts, np.int64), 1)
-        self._probs += np.asarray(route.probs, np.float64)
+        np.add.at(self._counts, experts, 1)
+        self._probs += probs
 
     def shares(self) -> NDArray[np.float64]:
         """f (E): the part of all choices that went to each expert; 0 with no tokens."""

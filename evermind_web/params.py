@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from evermind_web.checks import check_size, zeros
 from evermind_web.checks import whole_number as whole_number
 from evermind_web.errors import InvalidArgumentError
 from evermind_web.formats.arch import FIELDS, Arch, TensorSpec, param_count_of
@@ -25,7 +26,7 @@ from evermind_web.layout import ALIGN, padded
 from evermind_web.rng import SeededRng, check_seed
 
 F32 = NDArray[np.float32]
-MAX_LAYERS, MAX_PARAMETERS = 4096, 2**31 - 1
+MAX_LAYERS = 4096
 EMBEDDING_STD = ROUTER_STD = OUTPUT_STD = 0.02
 
 
@@ -104,7 +105,7 @@ class ParamTable:
 
 def initial_weights(table: ParamTable, d_model: int, seed: int) -> F32:
     """Fresh padded weights of an EvermindLM, bit for bit those of the reference (FORMAT 5 and 6)."""
-    vector = np.zeros(table.padded_size, np.float32)
+    vector = zeros("a model", table.padded_size)
     first = check_seed(seed) or 1
     rng = SeededRng(first)
     for spec, part in table.slices(vector):
@@ -140,11 +141,11 @@ def check_arch(sizes: Iterable[Any]) -> Arch:
         given["hidden_dim"] = 2 * whole_number("d_model", given["d_model"])
     arch = Arch(**{name: whole_number(name, size, int(name != "num_layers")) for name, size in given.items()})
     check_top_k(arch.top_k, arch.num_experts)
-    if arch.num_layers > MAX_LAYERS or param_count_of(arch) > MAX_PARAMETERS:
+    if arch.num_layers > MAX_LAYERS:
         raise InvalidArgumentError(
-            f"a model of {arch.num_layers} layers and {param_count_of(arch)} parameters is more than any device here "
-            f"holds (at most {MAX_LAYERS} layers, {MAX_PARAMETERS} parameters); choose smaller sizes"
+            f"a model of {arch.num_layers} layers is more than any device here holds, {MAX_LAYERS}; choose fewer"
         )
+    check_size("a model", param_count_of(arch))
     return arch
 
 

@@ -14,7 +14,7 @@ from typing import SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
-from evermind_web.checks import checked
+from evermind_web.checks import checked, whole_number, zeros
 from evermind_web.errors import InvalidArgumentError
 
 MULTIPLIER, INCREMENT, MODULUS = 1664525, 1013904223, 2**32
@@ -64,9 +64,7 @@ class SeededRng:
     @checked
     def gaussian(self, n: int, std: float = 1.0) -> npt.NDArray[np.float32]:
         """n normal samples of mean 0 and standard deviation std, float32 (n,); two draws a sample."""
-        if n < 0:
-            raise InvalidArgumentError(f"gaussian: the number of samples must not be negative, got {n}")
-        out = np.empty(n, np.float32)
+        out = zeros("a draw", whole_number("n", n, 0))
         for start in range(0, n, CHUNK):
             part = out[start : start + CHUNK]
             part[...] = box_muller(self._draws(2 * part.size), float(std))
@@ -79,7 +77,7 @@ class SeededRng:
     @checked
     def states(self, n: int) -> npt.NDArray[np.uint32]:
         """The next n states, n >= 1; the stream doubles by jumping ahead 1, 2, 4, … states."""
-        states = np.empty(n, np.uint32)
+        states = np.empty(whole_number("n", n), np.uint32)
         states[:1] = (MULTIPLIER * self.state + INCREMENT) % MODULUS
         have, a, c = 1, MULTIPLIER, INCREMENT  # state[i + have] = a·state[i] + c
         while have < n:

@@ -68,7 +68,7 @@ def test_no_samples() -> None:
     stream = SeededRng(3)
     assert stream.gaussian(0, 1.0).shape == (0,)
     assert stream.next() == SeededRng(3).next()
-    with pytest.raises(InvalidArgumentError, match="negative"):
+    with pytest.raises(InvalidArgumentError, match="n must be at least 0"):
         stream.gaussian(-1, 1.0)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from evermind_web.checks import utf8
 from evermind_web.formats.arch import Arch
 from evermind_web.quant import quantize_fp16
 
@@ -33,7 +34,7 @@ KEYS = (  # in the order of Arch
 def write_gguf(arch: Any, tensors: Sequence[Any], name: str = "Evermind", fp16: bool = False) -> bytes:
     """A GGUF file of named tensors (.name, .shape, .data), f32 or fp16.
 
-    InvalidArgumentError names the tensor that has a finite value fp16 cannot hold.
+    InvalidArgumentError names the tensor that has a finite value fp16 cannot hold, or the text that no file can.
     """
     pairs = [_text_pair("general.architecture", "evermind"), _text_pair("general.name", name)]
     pairs += [_number_pair(f"evermind.{key}", value) for key, value in zip(KEYS, Arch.of(arch), strict=True)]
@@ -50,7 +51,7 @@ def write_gguf(arch: Any, tensors: Sequence[Any], name: str = "Evermind", fp16: 
 
 
 def _text(value: str) -> bytes:
-    encoded = value.encode("utf-8")
+    encoded = utf8(value)
     return struct.pack("<Q", len(encoded)) + encoded
 
 

@@ -29,12 +29,13 @@ def moe_tensor_spec(model_dim: int, hidden_dim: int, num_experts: int) -> list[T
     return spec
 
 
-def _count(d: int, h: int, e: int, _: int) -> int:
+def moe_param_count(d: int, h: int, e: int, _: int = 0) -> int:
+    """Number of parameters for D, H, E; k does not matter."""
     return e * d + (e + 1) * (2 * h * d + h + d)
 
 
 _FORMAT = SmallFormat(
-    "MoE checkpoint", "a MoE0 file", MAGIC_BYTES, ("model_dim", "hidden_dim", "num_experts", "top_k"), _count,
+    "MoE checkpoint", "a MoE0 file", MAGIC_BYTES, ("model_dim", "hidden_dim", "num_experts", "top_k"), moe_param_count,
     lambda d, h, e, _: moe_tensor_spec(d, h, e),
 )  # fmt: skip
 

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evermind_web import strict_json
-from evermind_web.checks import checked
+from evermind_web.checks import checked, utf8
 from evermind_web.errors import FormatError
 from evermind_web.formats.sniff import not_a, truncated
 
@@ -43,7 +43,7 @@ def manifest_text(manifest: dict[str, Any]) -> str:
 
 def write_package(text: str, checkpoint: bytes, codec: bytes = b"") -> bytes:
     """The file of a manifest (its JSON text), a checkpoint and a codec section."""
-    encoded = text.encode("utf-8")
+    encoded = utf8(text)
     return MAGIC_BYTES + struct.pack("<2I", VERSION, len(encoded)) + encoded + checkpoint + codec
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from evermind_web.checks import utf8
+
 VARINT, LENGTH_DELIMITED = 0, 2  # wire types
 
 
@@ -27,4 +29,4 @@ def bytes_field(number: int, value: bytes) -> bytes:
 
 def text_field(number: int, value: str, always: bool = False) -> bytes:
     """A string field; an empty string is left out unless `always`."""
-    return bytes_field(number, value.encode("utf-8")) if value or always else b""
+    return bytes_field(number, utf8(value)) if value or always else b""

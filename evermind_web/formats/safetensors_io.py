@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evermind_web import strict_json
-from evermind_web.checks import checked
+from evermind_web.checks import checked, utf8
 from evermind_web.errors import FormatError, InvalidArgumentError
 from evermind_web.formats.sniff import not_a, truncated
 from evermind_web.quant import quantize_fp16
@@ -111,7 +111,7 @@ def _header_text(header: dict[str, Any], metadata: Mapping[str, str] | None) -> 
     if metadata:
         ordered[METADATA] = {str(key): str(value) for key, value in metadata.items()}
     ordered |= header
-    text = json.dumps(ordered, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
+    text = utf8(json.dumps(ordered, separators=(",", ":"), ensure_ascii=False))
     return text + b" " * (-len(text) % 8)
 
 

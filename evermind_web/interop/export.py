@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from evermind_web.checks import checked
+from evermind_web.checks import checked, utf8
 from evermind_web.environment import run_blocking
 from evermind_web.errors import InvalidArgumentError
 from evermind_web.formats.gguf import write_gguf
@@ -162,6 +162,7 @@ async def export_evermind_async(
         files.append(ExportFile("model.gguf", write_gguf(arch, tensors, name, fp16), BINARY))
     if tokenizer is not None and format == "huggingface":
         card = model_card(arch, CardInfo(name, license, author, description, tags), fp16)
+        utf8(card)  # before anybody writes half of the files
         files += [
             ExportFile("config.json", json_text(config_of(arch)), JSON),
             ExportFile("generation_config.json", json_text(generation_config_json()), JSON),

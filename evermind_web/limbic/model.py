@@ -12,7 +12,7 @@ import numpy.typing as npt
 from evermind_web import ops
 from evermind_web.backend.base import Backend, Buf
 from evermind_web.backend.request import resolve_backend
-from evermind_web.checks import checked
+from evermind_web.checks import checked, zeros
 from evermind_web.environment import run_blocking
 from evermind_web.errors import InvalidArgumentError
 from evermind_web.flat_model import FlatModel
@@ -76,7 +76,7 @@ class LimbicModel(FlatModel):
             raise InvalidArgumentError(f"reward_weight must be a finite number from 0 on, got {reward_weight!r}")
         self.config = LimbicConfig(**found, reward_weight=float(reward_weight))
         table = ParamTable(limbic_tensor_spec(input_dim, hidden_dim, state_dim))
-        initial, rng = np.zeros(table.padded_size, np.float32), SeededRng(check_seed(seed))
+        initial, rng = zeros("a model", table.padded_size), SeededRng(check_seed(seed))
         for spec, part in table.slices(initial):
             std = _STD.get(spec.name)
             if std is not None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evermind_web.checks import checked
+from evermind_web.checks import check_size, checked, zeros
 from evermind_web.errors import InvalidArgumentError
 from evermind_web.flat_model import Parameter
 from evermind_web.formats.lora_blob import read_lora, write_lora
@@ -33,7 +33,7 @@ class LoRAAdapter:
     """delta (rows,cols) = scale · B (rows,rank) A (rank,cols); B starts at 0, A normal with std 1/sqrt(cols).
 
     scale = alpha/rank, or alpha/sqrt(rank) with use_rslora. `name` is that of the matrix, for messages.
-    Raises InvalidArgumentError unless 1 ≤ rank ≤ min(rows, cols) and alpha is a finite number.
+    Raises InvalidArgumentError unless 1 ≤ rank ≤ min(rows, cols), alpha is a finite number and memory can hold it.
     """
 
     @checked
@@ -52,11 +52,12 @@ class LoRAAdapter:
         self.alpha = float(rank if alpha is None else alpha)
         if not math.isfinite(self.alpha):
             raise InvalidArgumentError(f"alpha must be a finite number, got {alpha!r}")
-        self.B: F32 = np.zeros((self.rows, self.rank), np.float32)
+        check_size("an adapter", self.rank * (self.rows + self.cols))
+        self.B: F32 = zeros("an adapter", self.rows, self.rank)
         self.A: F32 = (
             SeededRng(seed).gaussian(self.rank * self.cols, 1 / math.sqrt(self.cols)).reshape(self.rank, self.cols)
         )
-        self._gB, self._gA = np.zeros_like(self.B), np.zeros_like(self.A)
+        self._gB, self._gA = (zeros("a gradient", *factor.shape) for factor in (self.B, self.A))
 
     @property
     def scale(self) -> float:

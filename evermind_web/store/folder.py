@@ -55,8 +55,8 @@ class FolderStore(Store):
             self._blobs.mkdir(parents=True, exist_ok=True)
             with _writer_lock(self._folder / ".lock"):
                 self._create_index()
-        except OSError as error:
-            raise StorageError(f"cannot keep a store in {self._folder}: {error}") from error
+        except (OSError, ValueError) as error:  # ValueError: a path that no system takes
+            raise StorageError(f"cannot keep a store in {str(self._folder)!r}: {error}") from error
         self._read_index()
 
     @checked

@@ -15,9 +15,12 @@ if TYPE_CHECKING:
 
 
 def token_ids(ids: Iterable[int]) -> list[int]:
-    """The ids as ints; InvalidArgumentError for what is no list of whole numbers."""
+    """The ids as ints; InvalidArgumentError for what is no list of whole numbers: True and False are none."""
     try:
-        return list(map(index, ids))
+        many = list(ids)
+        if bool in set(map(type, many)):
+            raise TypeError
+        return list(map(index, many))
     except TypeError:
         raise InvalidArgumentError(f"ids must be a list of whole numbers, got {ids!r:.60}; encode gives one") from None
 

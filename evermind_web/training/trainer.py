@@ -194,10 +194,6 @@ class EvermindLMTrainer:
         warning: it has no optimizer state, so training starts fresh at step 0.
         """
         state = read_state(data, self.model.config)
-        with self.model.fitting():
-            self._take(state)
-
-    def _take(self, state: TrainingState) -> None:
         self.model.load_packed(state.vectors["weights"])
         adam, table = self._optimizer(), self.model.table
         for moment, name in ((adam.m, "exp_avg"), (adam.v, "exp_avg_sq")):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from evermind_web.errors import StorageError, StorageFullError
+from evermind_web.errors import InvalidArgumentError, StorageError, StorageFullError
 from evermind_web.store import SaveItem, Store, open_store
 from evermind_web.store import folder as module
 
@@ -96,6 +96,24 @@ def test_a_file_in_the_way_is_a_storage_error(path: Path) -> None:
     path.write_text("")
     with pytest.raises(StorageError, match="cannot keep a store in"):
         module.FolderStore(path)
+
+
+async def test_an_empty_name_makes_no_store_in_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("", " "):
+        with pytest.raises(InvalidArgumentError, match="a store needs a name"):
+            await open_store(name)
+    assert os.listdir(tmp_path) == []
+    await open_store(Path("."))  # which says so
+    assert "index.json" in os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["a\0b", "half \ud800"])
+async def test_a_path_that_no_system_takes_is_a_storage_error(path: Path, name: str) -> None:
+    with pytest.raises(StorageError, match="cannot keep a store in"):
+        await open_store(path / name)
 
 
 async def test_db1_a_full_disk_keeps_the_older_record(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import numpy as np
 import pytest
 
 import evermind_web as ew
@@ -67,15 +68,26 @@ def test_a_fit_within_a_callback_of_another_is_refused(again: str) -> None:
     assert (losses, model.export_weights()) == alone()
 
 
-def test_a_state_is_not_loaded_into_a_running_fit() -> None:
-    running = trainer(small())
-    state = running.save_state()
+@pytest.mark.parametrize("writes", ["load_state", "load_weights", "load_packed", "load_delta", "set_parameter"])
+def test_nothing_is_loaded_into_a_model_in_a_fit(writes: str) -> None:
+    model = small()
+    running, data = trainer(model), model.export_weights()
+    state, delta, packed = running.save_state(), model.export_delta(data), np.zeros(model.num_parameters, np.float32)
+    calls: dict[str, Callable[[], None]] = {
+        "load_state": lambda: running.load_state(state),
+        "load_weights": lambda: model.load_weights(data),
+        "load_packed": lambda: model.load_packed(packed),
+        "load_delta": lambda: model.load_delta(data, delta),
+        "set_parameter": lambda: model.set_parameter("layers.0.norm_conv.weight", np.ones(8, np.float32)),
+    }
 
     def on_step(_: ew.StepInfo) -> None:
         with pytest.raises(InvalidArgumentError, match=IN_A_FIT):
-            running.load_state(state)
+            calls[writes]()
 
-    assert running.fit(SEQUENCES, on_step) == alone()[0]
+    assert (running.fit(SEQUENCES, on_step), model.export_weights()) == alone()
+    calls[writes]()  # it may, now that the fit has ended
+    assert ew.EvermindLMLoRA(model, 2).fit(SEQUENCES, on_step=on_step)  # which reads what this would overwrite
 
 
 async def test_the_base_of_a_running_adapter_is_not_trained_and_two_adapters_of_it_are() -> None:
