@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import tracemalloc
 from collections.abc import Iterator
@@ -127,6 +128,24 @@ async def test_files_packages_and_stores_are_sources(tmp_path: Path) -> None:
         assert np.array_equal(await paged.forward_async(IDS[:9]), expected)
         assert [t async for t in paged.stream_async(IDS, max_new_tokens=3)] == WHOLE.generate(IDS, max_new_tokens=3)
         paged.dispose()
+
+
+async def test_a_file_that_is_replaced_stays_the_old_one_and_one_that_is_written_to_is_refused(tmp_path: Path) -> None:
+    path, other = tmp_path / "model.evl0", tmp_path / "other"
+    path.write_bytes(DATA)
+    paged = await PagedEvermindLM.open_async(path, PLENTY, "numpy")
+    other.write_bytes(bytes(len(DATA)))
+    other.replace(path)
+    assert np.array_equal(await paged.forward_async(IDS), WHOLE.forward(IDS))
+    paged.dispose()
+    path.write_bytes(DATA)
+    os.utime(path, (1, 1))  # clocks of files are coarse
+    paged = await PagedEvermindLM.open_async(path, PLENTY, "numpy")
+    for content in (DATA[:-900], bytes(len(DATA))):  # cut off behind the experts; as long as it was, but another
+        path.write_bytes(content)
+        with pytest.raises(StorageError, match="was written to since it was opened"):
+            await paged.forward_async(IDS)
+    paged.dispose()
 
 
 @pytest.mark.parametrize("at", [60, len(DATA) // 2, len(DATA) - 3])

@@ -94,7 +94,7 @@ def read_model(path: Path, top_k: int | None, backend: Any) -> EvermindLM:
     if path.suffix in (".pt", ".pth"):
         checkpoint: bytes = _torch().convert_file(path, _top_k(path, top_k))
         return EvermindLM.from_checkpoint(checkpoint, backend)
-    data = path.read_bytes()
+    data = folder.read_bytes(path)
     looks = describe(data)
     if looks == "a safetensors file":
         return import_evermind(data, top_k=_top_k(path, top_k), backend=backend)

@@ -34,11 +34,11 @@ async def run(arguments: argparse.Namespace) -> None:
 def _read(path: Path) -> dict[str, Any]:
     """Contents of a file, or of every file in a folder; a text, such as a model card, only by its size."""
     if not path.is_dir():
-        return contents(path.read_bytes())
+        return contents(folder.read_bytes(path))
     folder.settle(path)
     files = sorted(p for p in path.iterdir() if p.is_file() and not p.name.startswith("."))
     texts = {p.name: {"kind": "text", "bytes": p.stat().st_size} for p in files if p.suffix in (".md", ".txt")}
-    return {"kind": "folder", **{p.name: texts.get(p.name) or contents(p.read_bytes()) for p in files}}
+    return {"kind": "folder", **{p.name: texts.get(p.name) or contents(folder.read_bytes(p)) for p in files}}
 
 
 def _lines(value: dict[str, Any], indent: str, limit: int | None) -> list[str]:

@@ -65,7 +65,10 @@ class MemoryBytes:
 
 
 class FileBytes:
-    """A file, open until `close`. Raises StorageError if it cannot be opened."""
+    """A file, open until `close`. Raises StorageError if it cannot be opened.
+
+    A file that takes its place is not seen; one that is written to is refused, before weights of two models mix.
+    """
 
     local = True
 
@@ -74,7 +77,7 @@ class FileBytes:
         self._path = Path(path)
         try:
             self._file = self._path.open("rb", buffering=0)
-            self.size = self._path.stat().st_size
+            self.size, self._changed = self._state()
         except OSError as error:
             raise StorageError(f"{self._path} cannot be read: {error.strerror}") from error
 
@@ -82,9 +85,17 @@ class FileBytes:
         """See `ByteSource`."""
         try:
             self._file.seek(start)
-            return _whole(self._file.read(count) or b"", count, str(self._path))
+            data = self._file.read(count) or b""
+            if self._state() != (self.size, self._changed):
+                raise StorageError(f"{self._path} was written to since it was opened; open it again")
+            return _whole(data, count, str(self._path))
         except (OSError, ValueError) as error:
             raise StorageError(f"{self._path} cannot be read any more: {error}; open it again") from error
+
+    def _state(self) -> tuple[int, int]:
+        """Size in bytes, and when it was written to last."""
+        at = os.fstat(self._file.fileno())
+        return at.st_size, at.st_mtime_ns
 
     def close(self) -> None:
         """See `ByteSource`."""

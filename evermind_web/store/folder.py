@@ -71,18 +71,21 @@ class FolderStore(Store):
 
     @checked
     async def load(self, name: str) -> tuple[Record, bytes]:
-        for last_try in (False, True):
+        missing = ""
+        while True:
             entry = self._read_index().get(name)
             if entry is None:
                 raise not_found(name, self._place)
             try:
                 return entry.record, check_bytes(entry.record, (self._blobs / entry.blob).read_bytes())
             except FileNotFoundError as error:  # replaced by another process since the index was read, or lost
-                if last_try:
+                if entry.blob == missing:
                     raise StorageError(
                         f"the bytes of {name} are missing; delete it, and import it again from a file"
                     ) from error
-        raise AssertionError("unreachable")
+                missing = entry.blob
+            except OSError as error:
+                raise StorageError(f"the bytes of {name} cannot be read: {error}") from error
 
     async def list(self) -> list[Record]:
         return sorted((entry.record for entry in self._read_index().values()), key=lambda record: record.name)

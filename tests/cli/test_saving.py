@@ -8,13 +8,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from evermind_web import EvermindLM
+from evermind_web import EvermindLM, resolve_backend
 from evermind_web.cli import folder, main
 from evermind_web.cli import progress as progress_module
 from evermind_web.cli.folder import claimed, settle, write_files
@@ -88,11 +89,89 @@ def test_a_list_of_moves_cannot_reach_out_of_its_folder(moving: dict[str, Any], 
     place.mkdir()
     (tmp_path / "a").write_text("outside")
     (place / "a").write_text("inside")
-    (place / folder.MOVING).write_text(json.dumps(moving))
+    (place / ".moving.json").write_text(json.dumps(moving))
     with pytest.raises(FormatError, match="no file of this folder"):
         settle(place)
     assert not (tmp_path / "b").exists()
     assert not (place / "b").exists()
+
+
+def test_a_reader_that_settles_late_does_not_lose_the_next_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        killed_at(2, patch)  # its list lies there
+        with pytest.raises(Killed):
+            write_files(tmp_path, {"a": b"cut short"})
+    has_read, may_go_on = threading.Event(), threading.Event()
+    reader = threading.Thread(target=settle, args=(tmp_path,))
+
+    def slow(_: Path) -> None:
+        if threading.current_thread() is reader:
+            has_read.set()
+            may_go_on.wait(10)
+
+    def replaced(path: Path, target: Path) -> Path:
+        moved = replace(path, target)
+        if target.name.startswith(".moving"):  # the next write is listed, and nothing of it moved
+            may_go_on.set()
+            reader.join()
+        return moved
+
+    replace = Path.replace
+    monkeypatch.setattr(folder, "sync_folder", slow)
+    monkeypatch.setattr(Path, "replace", replaced)
+    reader.start()
+    has_read.wait(10)
+    write_files(tmp_path, {"a": b"next"})
+    assert (tmp_path / "a").read_bytes() == b"next"
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def changing(monkeypatch: pytest.MonkeyPatch, reads: dict[int, Callable[[], object]]) -> None:
+    """After that many reads of files, from 1 on, something happens to them."""
+    read, count = Path.read_bytes, [0]
+
+    def read_bytes(path: Path) -> bytes:
+        data = read(path)
+        count[0] += 1
+        reads.get(count[0], lambda: None)()
+        return data
+
+    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+
+
+def test_a_model_replaced_while_it_is_read_is_the_new_one_whole(
+    model: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cli("train", text, "-o", tmp_path / "new", *SMALL, "--vocab-size", "264", "--seed", "2") == 0
+    files = {name: (tmp_path / "new" / name).read_bytes() for name in (folder.MODEL, folder.TOKENIZER)}
+    changing(monkeypatch, {1: lambda: write_files(model, files)})  # the tokenizer is read, the weights are not
+    found, tokenizer = folder.load_model(model, resolve_backend("numpy"))
+    assert (found.export_weights(), tokenizer.to_str().encode()) == (files[folder.MODEL], files[folder.TOKENIZER])
+
+
+def test_an_adapter_replaced_while_it_is_read_keeps_its_own_base(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.lora"
+    old, new = (
+        {path.name: data, f"{path.name}.json": b'{"base_fingerprint": "%s"}' % data} for data in (b"old", b"new")
+    )
+    write_files(tmp_path, old)
+    changing(monkeypatch, {1: lambda: write_files(tmp_path, new)})
+    assert folder.read_adapter(path) == (b"new", "new")
+
+
+def test_a_text_written_while_it_is_read_is_whole_or_refused(
+    text: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changing(monkeypatch, {1: lambda: text.write_text("the new text")})
+    assert folder.read_texts([str(text)]) == ["the new text"]
+    longer = iter(range(1, 100))
+    changing(monkeypatch, dict.fromkeys(range(1, 100), lambda: text.write_text("x" * next(longer))))
+    assert cli("inspect", text) == 1
+    assert f"{text} changes while it is read; try again" in capsys.readouterr().err
 
 
 def test_two_runs_do_not_write_to_one_place(text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

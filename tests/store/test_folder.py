@@ -17,6 +17,7 @@ import pytest
 from evermind_web.errors import InvalidArgumentError, StorageError, StorageFullError
 from evermind_web.store import SaveItem, Store, open_store
 from evermind_web.store import folder as module
+from evermind_web.store.base import prepare
 
 
 @pytest.fixture
@@ -61,6 +62,28 @@ async def test_damaged_truncated_and_missing_bytes_are_told_apart(path: Path) ->
         await store.load("a")
     blob.unlink()
     with pytest.raises(StorageError, match="the bytes of a are missing"):
+        await store.load("a")
+
+
+async def test_a_record_replaced_while_it_is_read_is_the_newest(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = await open_store(path)
+    await store.save("a", b"0", "base")
+    read, versions = Path.read_bytes, iter((b"1", b"2", b"3"))
+
+    def read_bytes(file: Path) -> bytes:
+        for data in versions:  # another process is faster, three times
+            with store._changing(1) as index:  # type: ignore[attr-defined]
+                index["a"] = module._Entry(prepare(SaveItem("a", data, "base"))[0], store._write_blob(data))  # type: ignore[attr-defined]
+            break
+        return read(file)
+
+    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+    record, data = await store.load("a")
+    assert (record.size, data) == (1, b"3")
+    (blob,) = blobs(path)
+    blob.unlink()
+    blob.mkdir()
+    with pytest.raises(StorageError, match="the bytes of a cannot be read"):
         await store.load("a")
 
 
