@@ -8,8 +8,10 @@ backend   "numpy", and "wgpu" where there is one
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -53,6 +55,18 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if count := config.stash.get(_MISSING, 0):
         reason = open_native()
         terminalreporter.write_line(f"{count} tests left out: no native WebGPU in CPython: {reason}", yellow=True)
+
+
+ROOT = Path(__file__).parents[1]
+TOOLS_FILES = {".pytest_cache", ".hypothesis", ".cache", "test-results", "build", "dist", "release", "demo.png"}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def clean_checkout() -> Iterator[None]:
+    """No test leaves anything in the folder that it runs in: a store of no name lay there once."""
+    before = {*os.listdir(ROOT), *TOOLS_FILES}
+    yield
+    assert set(os.listdir(ROOT)) <= before
 
 
 @pytest.fixture(scope="session")
