@@ -6,6 +6,7 @@ A tokenizer is stored under its own hash, so that renaming a model touches one r
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from typing import Any
 
@@ -145,11 +146,14 @@ class Library:
 
     async def _add_adapters(self, current: ModelSet) -> None:
         """Bring the saved adapters of a model that are not in memory yet; those that are keep what they learned."""
-        for record in await self.store.list():
-            if record.kind != "adapter" or record.base_fingerprint != current.fingerprint:
-                continue
-            if record.name not in current.adapters:
-                current.adapters[record.name] = await self.read_adapter(record)
+        new = [
+            record
+            for record in await self.store.list()
+            if record.kind == "adapter" and record.base_fingerprint == current.fingerprint
+            if record.name not in current.adapters
+        ]
+        for adapter in await asyncio.gather(*map(self.read_adapter, new)):  # a thousand would wait one after the other
+            current.adapters[adapter.name] = adapter
 
     async def read_adapter(self, record: Record) -> Adapter:
         """A saved adapter, with its texts: whoever deletes the records, also in another tab, memory has it whole."""

@@ -279,9 +279,23 @@ async def test_the_life_of_a_persona(own: StoryPage) -> None:
     await own.part("mix").fill("25")
     await own.part("mix-toggle").check()
     await expect(own.part("writer")).to_have_text("Writes: 75 % Plain + 25 % Loud")
+    # Of a thousand personas none is shown anew because a job begins or ends; their buttons rest.
+    rows = ".querySelectorAll('[data-testid=persona], [data-testid=saved-item], #personalize option')"
+    await page.evaluate(f"document{rows}.forEach((row) => (row.kept = true))")
     await own.write()
+    assert await page.evaluate(f"[...document{rows}].map((row) => row.kept)") == [True] * 16
+    resting = await page.evaluate("""() => {
+        document.querySelector("[data-testid=generate]").click();
+        const parts = ["use", "duplicate", "colour"].map((part) => `[data-testid=persona-${part}]`);
+        return [...document.querySelectorAll(`${parts}, [data-testid=load]`)].map((control) => control.disabled);
+    }""")
+    assert resting == [True] * 9
+    await own.ready()
+    await expect(own.persona("Loud", "use")).to_be_enabled()
     assert await own.part("output").inner_text()
     await own.persona("Loud", "use").click()
+    await expect(own.part("writer")).to_have_text("Writes: Loud")
+    assert await own.persona("Plain").evaluate("(row) => row.kept")  # the mix ended, which changes no row
     await own.part("second-select").select_option("Plain")
     await own.write("compare")
     sides = [await own.part(f"compare-{side}").inner_text() for side in ("base", "adapter", "second")]

@@ -51,22 +51,58 @@ export function sentence(error) {
 /** Where the focus was in a list while that could not be had. @type {WeakMap<HTMLElement, {name?: string, testid?: string, at: number}>} */
 const focused = new WeakMap();
 
+/** The rows of a list, by what each was made from. @type {WeakMap<HTMLElement, Map<string, HTMLElement>>} */
+const made = new WeakMap();
+
 /**
- * Put rows into a list anew. The focus stays on the same control of the same row; where the row is gone, it goes to the
- * one that moved up. @param {HTMLElement} list @param {HTMLElement[]} rows `li`s with `data-name`
+ * Show these rows in a list. Of a thousand only those are made that are new or have changed.
+ * @param {HTMLElement} list @param {[string, () => HTMLElement][]} entries all that a row shows, and what makes it: an `li` with `data-name`
  */
-export function refill(list, rows) {
+export function refill(list, entries) {
+  const before = made.get(list);
+  const rows = new Map(entries.map(([key, row]) => [key, before?.get(key) ?? row()]));
+  made.set(list, rows);
+  const shown = new Set(rows.values());
+  for (const row of [...list.children]) if (!shown.has(/** @type {HTMLElement} */ (row))) row.remove();
+  let next = list.firstElementChild;
+  for (const row of shown) {
+    if (row === next) next = next.nextElementSibling;
+    else list.insertBefore(row, next);
+  }
+}
+
+/** Marks a control that rests while a job runs. @template {HTMLElement} T @param {T} control @returns {T} */
+export function restful(control) {
+  control.dataset.rests = "";
+  return control;
+}
+
+/**
+ * Change the rows of a list, and let their controls rest or not. The focus stays on the same control of the same row;
+ * where the row is gone, it goes to the one that moved up.
+ * @param {HTMLElement} list @param {boolean} rest @param {() => void} [change]
+ */
+export function update(list, rest, change) {
   const active = document.activeElement instanceof HTMLElement ? document.activeElement : document.body;
   const row = list.contains(active) ? active.closest("li") : null;
   if (row) focused.set(list, { name: row.dataset.name, testid: active.dataset.testid, at: [...list.children].indexOf(row) });
   else if (active !== document.body) focused.delete(list); // they went somewhere else
-  list.replaceChildren(...rows);
+  change?.();
+  for (const control of list.querySelectorAll("[data-rests]")) control.toggleAttribute("disabled", rest);
   const wanted = focused.get(list);
   if (!wanted) return;
+  const rows = /** @type {HTMLElement[]} */ ([...list.children]);
   const same = rows.find(({ dataset }) => dataset.name === wanted.name);
   // Not the Delete of the next one: they may press twice.
   const control = same?.querySelector(`[data-testid="${wanted.testid}"]`) ?? rows[Math.min(wanted.at, rows.length - 1)]?.querySelector("button");
   if (control instanceof HTMLElement) control.focus({ preventScroll: true }); // in vain while it is disabled: then the next time
+}
+
+/** What can be chosen: made anew only where it has changed. @param {HTMLSelectElement} select @param {string[]} names */
+export function offer(select, names) {
+  const { options } = select;
+  if (options.length === names.length && names.every((name, i) => options[i].value === name)) return;
+  select.replaceChildren(...names.map((name) => new Option(name, name)));
 }
 
 /** Ask in a dialog. @param {HTMLDialogElement} dialog @returns {Promise<string>} the value of the button, "cancel" with Escape */

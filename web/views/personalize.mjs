@@ -1,6 +1,6 @@
 // Step 3: a second text becomes an adapter, to switch on and off and to compare.
 
-import { choose, make, part, query } from "./dom.mjs";
+import { choose, offer, part, query } from "./dom.mjs";
 import * as format from "./format.mjs";
 import { clearError, showError, showNotice } from "./messages.mjs";
 import { COLOURS, createPersonas } from "./personas.mjs";
@@ -123,7 +123,7 @@ export function createPersonalize(em, studio, store, record, refresh) {
   store.subscribe(({ ready, busy, session }) => {
     const adapters = session?.adapters.map((a) => a.name) ?? [];
     if (!adapters.includes(chosen)) chosen = session?.activeAdapter ?? adapters[0] ?? "";
-    select.replaceChildren(...adapters.map((a) => make("option", { text: a })));
+    offer(select, adapters);
     select.value = chosen;
     query("#adapter-choice", HTMLElement).hidden = adapters.length < 2;
     query("#toggle-text", HTMLElement).textContent = chosen ? `Write with “${chosen}”` : "Write with the adapter";
@@ -185,7 +185,7 @@ function createCompare(em, store, adapter) {
   store.subscribe(({ ready, busy, session }) => {
     const others = (session?.adapters ?? []).map((a) => a.name).filter((name) => name !== adapter());
     const before = second.value;
-    second.replaceChildren(...[NONE, ...others].map((text) => make("option", { text })));
+    offer(second, [NONE, ...others]);
     second.value = others.includes(before) ? before : NONE;
     query("#second-choice", HTMLElement).hidden = !others.length;
     second.disabled = busy !== "";

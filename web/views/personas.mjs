@@ -1,6 +1,6 @@
 // The personas of the model in memory: what each learned from and how well, and what can be done with it; mixing two.
 
-import { ask, make, onPress, part, query, refill } from "./dom.mjs";
+import { ask, make, offer, onPress, part, query, refill, restful, update } from "./dom.mjs";
 import * as format from "./format.mjs";
 import { clearError, showError, showNotice } from "./messages.mjs";
 import { download } from "./record.mjs";
@@ -76,12 +76,12 @@ export function createPersonas(em, studio, store, record, actions, refresh) {
 
   /** Names of those that show what else can be done with them. @type {Set<string>} */
   const opened = new Set();
+  let rows = 0;
 
-  /** @param {AdapterInfo} adapter @param {number} number @param {boolean} current */
-  function row(adapter, number, current) {
-    const { name, training, bytes, saved } = adapter;
+  /** @param {AdapterInfo} adapter @param {string | undefined} date @param {boolean} current */
+  function row({ name, training, bytes, saved }, date, current) {
     const colour = training.persona?.colour ?? COLOURS[0];
-    const swatch = make("input", { class: "swatch", testid: "persona-colour" });
+    const swatch = restful(make("input", { class: "swatch", testid: "persona-colour" }));
     swatch.type = "color";
     swatch.value = colour;
     swatch.setAttribute("aria-label", `Colour of ${name}`);
@@ -90,15 +90,14 @@ export function createPersonas(em, studio, store, record, actions, refresh) {
     const button = (text, testid, action, needsSaved = false) => {
       const made = make("button", { text, testid });
       made.type = "button";
-      made.disabled = store.get().busy !== "" || (needsSaved && !saved);
-      if (needsSaved && !saved) made.title = "Save the model in step 4 first";
+      if (needsSaved && !saved) Object.assign(made, { disabled: true, title: "Save the model in step 4 first" });
+      else restful(made);
       made.setAttribute("aria-label", `${text}: ${name}`);
       onPress(made, () => act(async () => action()));
       return made;
     };
     const title = make("p", { class: "name" }, make("span", { text: name }));
     if (current) title.append(" ", make("span", { class: "tag", text: "writes" }));
-    const date = training.date ?? store.get().saved.find((item) => item.name === name)?.date;
     const words = (training.persona?.texts ?? []).reduce((sum, text) => sum + text.words, 0);
     const details = [
       training.lossBefore && training.lossAfter ? `loss ${training.lossBefore.toFixed(2)} → ${training.lossAfter.toFixed(2)}` : "",
@@ -116,7 +115,7 @@ export function createPersonas(em, studio, store, record, actions, refresh) {
       button("Export", "persona-export", () => exportFile(name), true),
       button("Delete", "persona-delete", () => remove(name), true),
     );
-    more.id = `more-${number}`;
+    more.id = `more-${(rows += 1)}`;
     const opener = make("button", { text: "More", testid: "persona-more" });
     opener.type = "button";
     opener.setAttribute("aria-label", `More: ${name}`);
@@ -151,16 +150,26 @@ export function createPersonas(em, studio, store, record, actions, refresh) {
   }
 
   createMixer(studio, store, act);
-  let shown = "";
+  /** @param {AdapterInfo} adapter @param {string | undefined} date @param {boolean} current @returns {[string, () => HTMLElement]} */
+  const entry = (adapter, date, current) => {
+    const { record: _, ...told } = adapter.training; // long, and not shown
+    return [JSON.stringify([{ ...adapter, training: told }, date, current]), () => row(adapter, date, current)];
+  };
+  /** @type {unknown[]} */
+  let shown = [];
   store.subscribe(({ session, busy, saved }) => {
-    const adapters = session?.adapters ?? [];
-    // The list is made anew only when it changes, so that the focus stays where it is.
-    const key = JSON.stringify([adapters, session?.activeAdapter, busy, saved.map((item) => item.modified)]);
-    if (key === shown) return;
-    shown = key;
+    const now = [busy, session, saved];
+    if (now.every((part, i) => part === shown[i])) return;
+    const same = now.slice(1).every((part, i) => part === shown[i + 1]);
+    shown = now;
     const list = part("personas", HTMLUListElement);
-    list.hidden = !adapters.length;
-    refill(list, adapters.map((adapter, i) => row(adapter, i, adapter.name === session?.activeAdapter)));
+    const show = () => {
+      const adapters = session?.adapters ?? [];
+      const dates = new Map(saved.map(({ name, date }) => [name, date]));
+      list.hidden = !adapters.length;
+      refill(list, adapters.map((one) => entry(one, one.training.date ?? dates.get(one.name), one.name === session?.activeAdapter)));
+    };
+    update(list, busy !== "", same ? undefined : show);
   });
 }
 
@@ -192,7 +201,7 @@ function createMixer(studio, store, act) {
     const names = session?.adapters.map((adapter) => adapter.name) ?? [];
     for (const [select, other] of /** @type {const} */ ([[a, 0], [b, 1]])) {
       const before = select.value;
-      select.replaceChildren(...names.map((text) => make("option", { text })));
+      offer(select, names);
       select.value = names.includes(before) ? before : (names[other] ?? "");
       select.disabled = busy !== "";
     }

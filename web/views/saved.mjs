@@ -1,6 +1,6 @@
 // Step 4: what is kept in this browser, and files in and out.
 
-import { agree, ask, make, onPress, part, query, refill, sentence } from "./dom.mjs";
+import { agree, ask, make, onPress, part, query, refill, restful, sentence, update } from "./dom.mjs";
 import * as format from "./format.mjs";
 import { clearError, showError, showErrors, showNotice } from "./messages.mjs";
 import { download } from "./record.mjs";
@@ -69,11 +69,12 @@ export function createSaved(em, studio, store) {
   store.subscribe(({ ready, busy, session, saved }) => {
     part("save", HTMLButtonElement).disabled = !ready || busy !== "" || !session?.model;
     const now = [busy, session, saved];
-    if (now.every((part, i) => part === shown[i])) return; // a thousand rows take their time
+    if (now.every((part, i) => part === shown[i])) return;
+    const same = now.slice(1).every((part, i) => part === shown[i + 1]);
     shown = now;
     const list = part("saved-list", HTMLUListElement);
-    const rows = saved.map((item) => row(item, actions, busy !== "", inMemory(session, item)));
-    refill(list, rows.length ? rows : [make("li", { class: "empty", text: "Nothing saved yet." })]);
+    const show = () => refill(list, saved.length ? saved.map((item) => entry(item, actions, inMemory(session, item))) : [NOTHING]);
+    update(list, busy !== "", same ? undefined : show);
   });
   createStorage(em, studio, act);
   return { refresh, checkRemembered: () => checkRemembered(store, actions.load) };
@@ -141,8 +142,17 @@ function staying(names) {
   return ` ${new Intl.ListFormat("en").format(names)} ${verb} here, but ${need} this model: ${they} can be used again once it is back.`;
 }
 
-/** @param {SavedItem} item @param {Actions} actions @param {boolean} busy @param {boolean} current */
-function row(item, actions, busy, current) {
+/** @type {[string, () => HTMLElement]} */
+const NOTHING = ["", () => make("li", { class: "empty", text: "Nothing saved yet." })];
+
+/** @param {SavedItem} item @param {Actions} actions @param {boolean} current @returns {[string, () => HTMLElement]} */
+function entry(item, actions, current) {
+  const told = { ...item, training: item.training.lossAfter };
+  return [JSON.stringify([told, current]), () => row(item, actions, current)];
+}
+
+/** @param {SavedItem} item @param {Actions} actions @param {boolean} current */
+function row(item, actions, current) {
   const orphan = item.kind === "adapter" && !item.base;
   const kind = item.kind === "base" ? "Model with its tokenizer" : `Adapter of ${format.name(item.base) || "a model that is not here: bring it back to use this one"}`;
   const details = [kind, format.size(item.bytes), format.date(item.date)];
@@ -151,7 +161,7 @@ function row(item, actions, busy, current) {
   const button = (text, testid, action) => {
     const made = make("button", { text, testid });
     made.type = "button";
-    made.disabled = busy && testid === "load";
+    if (testid === "load") restful(made);
     made.setAttribute("aria-label", `${text} ${item.name}`);
     onPress(made, () => action(item));
     return made;
