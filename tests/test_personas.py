@@ -15,6 +15,7 @@ from evermind_web.errors import EvermindError, FormatError, InvalidArgumentError
 from evermind_web.limbic.state import LIMBIC_DIM_NAMES, TRAITS
 from evermind_web.session import Face, Library, Session, recipes
 from evermind_web.session.container import unpack
+from evermind_web.session.following import follow
 from evermind_web.session.mood import EXPERIENCES, Mood
 from evermind_web.session.personas import Personas
 from evermind_web.session.recipes import Sampling
@@ -176,6 +177,30 @@ async def test_rename_and_paint_reach_the_store() -> None:
     assert adapter["name"] == "H. G."
     assert adapter["training"]["persona"]["colour"] == "#00aa00"
     assert (await again.texts("H. G."))[0]["text"] == OTHER
+
+
+async def test_what_another_tab_taught_or_deleted_since_outlives_a_new_colour_and_a_removed_text() -> None:
+    one = await personas()
+    other = Personas(Library(await Session.open("numpy"), one.library.store))
+    await other.library.load("Alice")
+    await other.learn(TEXT.upper(), "Wells", {"steps": 1, "title": "loud", "go_on": True})
+    taught = (await one.library.store.load("Wells"))[1]
+    older = one.library.session.current.adapter("Wells").data  # type: ignore[union-attr]
+    await one.paint("Wells", "#00ff00")
+    await one.remove_text("Wells", (await one.texts("Wells"))[0]["id"])
+    record, data = await one.library.store.load("Wells")
+    persona = record.metadata["training"]["persona"]
+    assert data == taught != older
+    assert persona["colour"] == "#00ff00"
+    assert [(t["title"], t.get("removed", False)) for t in persona["texts"]] == [("machine.txt", True), ("loud", False)]
+    assert (await follow(one.library))["notices"] == [
+        "“Wells” was changed in another tab; here it is the new one now, too."
+    ]
+    assert (await one.texts("Wells"))[1]["text"] == TEXT.upper()
+
+    await other.remove("Wells")
+    await one.paint("Wells", "#0000ff")
+    assert "was deleted in another tab" in (await follow(one.library))["notices"][0]
 
 
 async def test_a_mix_of_everything_of_one_is_that_one() -> None:

@@ -48,9 +48,11 @@ async def _follow_adapters(library: Library, current: ModelSet, records: dict[st
     notices = []
     for name, adapter in list(current.adapters.items()):
         record = records.get(name)
-        if not adapter.saved or (record is not None and _same(adapter, record)):
+        if not adapter.saved or (record is not None and is_record_of(adapter, record)):
             continue
-        new = next((r.name for r in records.values() if r.name not in current.adapters and _same(adapter, r)), None)
+        new = next(
+            (r.name for r in records.values() if r.name not in current.adapters and is_record_of(adapter, r)), None
+        )
         if record is not None:
             current.put(await library.read_adapter(record))
             notices.append(f"“{name}” was changed in another tab; here it is the new one now, too.")
@@ -68,7 +70,7 @@ async def _follow_adapters(library: Library, current: ModelSet, records: dict[st
     return notices
 
 
-def _same(adapter: Adapter, record: Record) -> bool:
+def is_record_of(adapter: Adapter, record: Record) -> bool:
     """Whether a record holds what is in memory."""
     training = json.loads(json.dumps(adapter.metadata))  # a record has lists where Python may have tuples
     return zlib.crc32(adapter.data) == record.crc32 and training == training_of(record.metadata)

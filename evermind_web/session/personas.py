@@ -7,11 +7,13 @@ an exported adapter does not carry them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from evermind_web.errors import EvermindError
 from evermind_web.session.arrivals import TEXT_PREFIX, content_name, free_name
 from evermind_web.session.core import NO_MODEL, check_name
+from evermind_web.session.following import is_record_of
 from evermind_web.session.library import Library
 from evermind_web.session.model_set import Adapter, ModelSet
 from evermind_web.session.progress import Report
@@ -123,24 +125,35 @@ class Personas:
 
     async def remove_text(self, name: str, identity: str) -> dict[str, Any]:
         """Forget a text that a persona learned from; what it learned stays."""
-        adapter = self._current().adapter(name)
-        adapter.texts.pop(identity, None)
-        persona = adapter.metadata.get("persona", {"texts": []})
-        adapter.metadata["persona"] = {
-            **persona, "texts": [{**t, "removed": True} if t["id"] == identity else t for t in persona["texts"]]
-        }  # fmt: skip
-        if adapter.saved:
-            await self.library.save_adapter(adapter)
+
+        def without(adapter: Adapter, persona: dict[str, Any]) -> dict[str, Any]:
+            adapter.texts.pop(identity, None)
+            return {"texts": [{**t, "removed": True} if t["id"] == identity else t for t in persona["texts"]]}
+
+        await self._change(name, without)
         await self.library.drop_unused_texts()
         return self.library.session.describe()
 
     async def paint(self, name: str, colour: str) -> dict[str, Any]:
         """Give a persona another colour."""
-        adapter = self._current().adapter(name)
-        adapter.metadata["persona"] = {"texts": [], **adapter.metadata.get("persona", {}), "colour": str(colour)[:20]}
-        if adapter.saved:
-            await self.library.save_adapter(adapter)
+        await self._change(name, lambda adapter, persona: {"colour": str(colour)[:20]})
         return self.library.session.describe()
+
+    async def _change(self, name: str, change: Callable[[Adapter, dict[str, Any]], dict[str, Any]]) -> None:
+        """Change what is told of a persona, in memory and, if it is saved, in the store.
+
+        Another tab may have taught it since, which memory takes up after the job that runs (see `follow`), or have
+        deleted it: what the store holds is changed as it is there.
+        """
+        adapter = self._current().adapter(name)
+        record = await self._stored(name) if adapter.saved else None
+        here = record is None or is_record_of(adapter, record)
+        stored = adapter if record is None or here else await self.library.read_adapter(record)
+        for one in (adapter,) if here else (adapter, stored):
+            persona = {"texts": [], **one.metadata.get("persona", {})}
+            one.metadata["persona"] = {**persona, **change(one, persona)}
+        if record is not None:
+            await self.library.save_adapter(stored)
 
     async def duplicate(self, name: str) -> dict[str, Any]:
         """A copy under the next free name, which learns on by itself."""
