@@ -9,7 +9,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -60,7 +60,7 @@ class ForwardAsync(Protocol):
 # ── single numbers ───────────────────────────────────────────────────────────
 def perplexity(cross_entropy: float) -> float:
     """e to the mean cross-entropy in nats; infinite where a float cannot hold it."""
-    _check_loss(cross_entropy)
+    _check_loss(cross_entropy, "perplexity")
     try:
         return math.exp(cross_entropy)
     except OverflowError:
@@ -69,13 +69,13 @@ def perplexity(cross_entropy: float) -> float:
 
 def bits_per_token(cross_entropy: float) -> float:
     """Mean cross-entropy in bits, from nats."""
-    _check_loss(cross_entropy)
+    _check_loss(cross_entropy, "bits_per_token")
     return cross_entropy / math.log(2)
 
 
-def _check_loss(value: float) -> None:
+def _check_loss(value: float, owner: str) -> None:
     if not isinstance(value, (float, np.floating)):  # NaN stays NaN
-        check_value("cross_entropy", value, float, "perplexity")
+        check_value("cross_entropy", value, float, owner)
 
 
 @checked
@@ -162,18 +162,9 @@ class _Score:
         speed = n / elapsed_ms * 1000 if elapsed_ms > 0 else 0.0
         first, among = (self.first / n, self.among / n) if n else (0.0, 0.0)
         return BenchReport(
-            self.sequences,
-            n,
-            ce,
-            perplexity(ce),
-            bits_per_token(ce),
-            first,
-            among,
-            self.top_k,
-            elapsed_ms if timed else None,
-            speed if timed else None,
-            per_byte,
-        )
+            self.sequences, n, ce, perplexity(ce), bits_per_token(ce), first, among, self.top_k,
+            elapsed_ms if timed else None, speed if timed else None, per_byte,
+        )  # fmt: skip
 
 
 def _usable(sequences: Sequence[Sequence[int]]) -> Iterator[list[int]]:
@@ -205,8 +196,7 @@ def benchmark_model(
     score, tick = _Score(top_k, byte_lengths), _timer(measure_latency, now)
     for tokens in _usable(sequences):
         start = tick()
-        logits = model.forward(tokens)
-        score.add(tokens, logits, tick() - start)
+        score.add(tokens, model.forward(tokens), tick() - start)
     return score.report(measure_latency)
 
 
@@ -223,8 +213,7 @@ async def benchmark_model_async(
     score, tick = _Score(top_k, byte_lengths), _timer(measure_latency, now)
     for tokens in _usable(sequences):
         start = tick()
-        logits = await model.forward_async(tokens)
-        score.add(tokens, logits, tick() - start)
+        score.add(tokens, await model.forward_async(tokens), tick() - start)
     return score.report(measure_latency)
 
 
@@ -378,9 +367,8 @@ async def train_and_benchmark_async(
         ids = await model.generate_async(tokenizer.encode(prompt), max_new_tokens=SAMPLE_TOKENS)
     finally:
         model.dispose()
-    scores = {f.name: getattr(report, f.name) for f in fields(report)}
     return TrainReport(
-        **scores,
+        **vars(report),
         train_sequences=len(train),
         eval_sequences=len(held_out),
         initial_train_loss=losses[0],

@@ -1,7 +1,8 @@
 """What a caller passes, compared with what the annotations say: one rule for all public functions.
 
 `@checked` does it for a function, `check_fields` for a dataclass. Ranges are checked where the values are used, and
-what has no simple type (a protocol, token ids by the million) is let through to those who know it.
+what has no simple type (token ids by the million, a protocol that tells nothing at run time) is let through to those
+who know it.
 """
 
 from __future__ import annotations

@@ -270,6 +270,7 @@ def written(
 
 
 def failure_at(code: int, position: int) -> Exception:
+    """The error of a code in place of a token, for the token at `position` of the text, the prompt included."""
     if code == NO_CANDIDATE:
         return InvalidArgumentError(f"no candidate token left at position {position}: logit_bias forbids every token")
     return NonFiniteError(f"logits not finite at position {position}: the weights are damaged, load a checkpoint")

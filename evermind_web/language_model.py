@@ -33,7 +33,7 @@ from evermind_web.environment import run_blocking
 from evermind_web.errors import InvalidArgumentError
 from evermind_web.formats.arch import Arch
 from evermind_web.generation import Chunk, GenerationConfig, NewToken
-from evermind_web.network import Grads, Noise, Tape, TapePool, Views, backward, forward
+from evermind_web.network import Grads, Noise, RowPool, Tape, Views, backward, forward
 from evermind_web.params import F32
 from evermind_web.rng import seeds_from
 from evermind_web.text_stream import check_stop_strings, text_pieces
@@ -57,7 +57,7 @@ class LanguageModel:
 
     def __init__(self, backend: Backend, config: Arch) -> None:
         self.backend, self.config = backend, config
-        self._pools: dict[bool, TapePool] = {}
+        self._pools: dict[bool, RowPool[Tape]] = {}
         self._turn = RLock()
         self.loss, self.hyper = backend.alloc((1,)), backend.alloc((ops.HYPER_SIZE,))
         self._open = True
@@ -82,7 +82,9 @@ class LanguageModel:
     def tape(self, rows: int, shared_layers: bool) -> Tape:
         """Buffers for a pass over exactly `rows` rows."""
         if shared_layers not in self._pools:
-            self._pools[shared_layers] = TapePool(self.backend, self.config, shared_layers)
+            self._pools[shared_layers] = RowPool(
+                lambda count: Tape(self.backend, self.config, count, shared_layers), Tape.free
+            )
         return self._pools[shared_layers].get(rows)
 
     def queue_gradients(

@@ -7,7 +7,6 @@ from evermind_web.backend.request import resolve_backend
 from evermind_web.batch import Batch, Example, Tokens, check_item, item_batches
 from evermind_web.checks import check_value, checked
 from evermind_web.embedding import DenseBackward
-from evermind_web.environment import run_blocking
 from evermind_web.flat_model import FlatModel
 from evermind_web.flat_vector import part_sizes
 from evermind_web.formats.arch import evermind_tensor_spec
@@ -136,7 +135,7 @@ class EvermindLM(LanguageModel, FlatModel):
 
     def export_delta(self, base: bytes, eps: float = 0.0) -> bytes:
         """Blocking twin of `export_delta_async`."""
-        return run_blocking(self.export_delta_async(base, eps))
+        return self.alone(self.export_delta_async(base, eps))
 
     @checked
     def load_delta(self, base: bytes, delta: bytes, base_fingerprint: str | None = None) -> None:

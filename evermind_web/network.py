@@ -5,9 +5,10 @@ Everything here is queued on a backend; nothing waits and nothing is read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from itertools import count
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,8 @@ from evermind_web.formats.arch import Arch
 from evermind_web.layout import ALIGN, moe_layout, padded
 from evermind_web.ops import NOISE
 from evermind_web.params import ParamTable
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,26 +308,25 @@ def backward(tape: Tape, weights: Views, grads: Grads, hyper: Buf, loss: Buf) ->
         grads.embedding.lookup(tape.tokens, d)
 
 
-class TapePool:
-    """Tapes by number of rows, the least recently used one given back first."""
+class RowPool(Generic[T]):
+    """What `make` makes for a number of rows, the least recently used given back by `release` first."""
 
-    def __init__(self, backend: Backend, arch: Arch, shared_layers: bool, keep: int = 3) -> None:
-        self.backend, self.arch, self.shared_layers, self.keep = backend, arch, shared_layers, keep
-        self._tapes: dict[int, Tape] = {}
+    def __init__(self, make: Callable[[int], T], release: Callable[[T], object], keep: int = 3) -> None:
+        self._make, self._release, self._keep = make, release, keep
+        self._kept: dict[int, T] = {}
 
-    def get(self, rows: int) -> Tape:
-        """A tape of exactly `rows` rows."""
-        tape = self._tapes.pop(rows, None) or Tape(self.backend, self.arch, rows, self.shared_layers)
-        self._tapes[rows] = tape
-        while len(self._tapes) > self.keep:
-            self._tapes.pop(next(iter(self._tapes))).free()
-        return tape
+    def get(self, rows: int) -> T:
+        """That of exactly `rows` rows; contents are arbitrary."""
+        found = self._kept.pop(rows) if rows in self._kept else self._make(rows)
+        self._kept[rows] = found
+        while len(self._kept) > self._keep:
+            self._release(self._kept.pop(next(iter(self._kept))))
+        return found
 
     def free(self) -> None:
-        """Give all tapes back."""
-        for tape in self._tapes.values():
-            tape.free()
-        self._tapes.clear()
+        """Give all back."""
+        while self._kept:
+            self._release(self._kept.popitem()[1])
 
 
 def views_of(views: Views) -> Iterator[Buf]:

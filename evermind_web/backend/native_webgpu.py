@@ -144,10 +144,8 @@ class NativeDevice:
         bindings = self._kernels[name].bindings
         if bindings not in self._layouts:
             kinds = {"read": "read-only-storage", "read_write": "storage", "uniform": "uniform"}
-            entries = [
-                {"binding": i, "visibility": _COMPUTE, "buffer": {"type": kinds[kind]}}
-                for i, kind in enumerate(bindings)
-            ]
+            parts = enumerate({"type": kinds[kind]} for kind in bindings)
+            entries = [{"binding": i, "visibility": _COMPUTE, "buffer": part} for i, part in parts]
             self._layouts[bindings] = self._device.create_bind_group_layout(entries=entries)
         layout = self._layouts[bindings]
         key = (name, tuple(sorted(constants.items())))
@@ -278,19 +276,13 @@ class NativeDevice:
         return groups
 
     def _bind(self, plan: _Plan, step: _Step, windows: list[_Window]) -> Any:
-        resources = []
-        for operand in step.operands:
-            if operand < 0:
-                resources.append(
-                    {"buffer": self._scratch[-1 - operand], "offset": 0, "size": self._scratch[-1 - operand].size}
-                )
-            else:
-                window = windows[operand]
-                resources.append({"buffer": window.buffer, "offset": window.offset, "size": window.nbytes})
-        if step.uniform:
-            resources.append({"buffer": plan.uniforms, "offset": step.uniform[0], "size": step.uniform[1]})
+        given = [(window.buffer, window.offset, window.nbytes) for window in windows]
+        scratch = [(buffer, 0, buffer.size) for buffer in self._scratch]
+        bound = [given[operand] if operand >= 0 else scratch[-1 - operand] for operand in step.operands]
+        bound += [(plan.uniforms, *step.uniform)] if step.uniform else []
         self._counts["bind_groups"] += 1
-        entries = [{"binding": i, "resource": resource} for i, resource in enumerate(resources)]
+        names = ("buffer", "offset", "size")
+        entries = [{"binding": i, "resource": dict(zip(names, part, strict=True))} for i, part in enumerate(bound)]
         with self._named(f"kernel {step.kernel}"):
             return self._device.create_bind_group(label=step.kernel, layout=step.layout, entries=entries)
 
@@ -328,10 +320,7 @@ class NativeDevice:
         if self.lost:
             return
         self.lost = "disposed"
-        for window in self._windows.values():
-            if window.owns:
-                window.buffer.destroy()
-        for buffer in self._scratch:
+        for buffer in (*(window.buffer for window in self._windows.values() if window.owns), *self._scratch):
             buffer.destroy()
         self._windows.clear()
         self._plans.clear()
@@ -363,23 +352,21 @@ class _Encoder:
         self._dispatches = 0
         self._last = "copy"
 
-    def _commands(self) -> Any:
-        if self._encoder is None:
-            self._encoder = self._device._device.create_command_encoder()
-        return self._encoder
-
     def _outside(self) -> Any:
+        """The encoder, outside a compute pass."""
         if self._pass is not None:
             self._pass.end()
             self._pass = None
-        return self._commands()
+        if self._encoder is None:
+            self._encoder = self._device._device.create_command_encoder()
+        return self._encoder
 
     def run(self, number: int, ids: tuple[int, ...]) -> None:
         plan = self._device._plans[number]
         for step, group in zip(plan.steps, self._device._groups(number, ids), strict=True):
             self._last = step.kernel
             if self._pass is None:
-                self._pass = self._commands().begin_compute_pass()
+                self._pass = self._outside().begin_compute_pass()
             with self._device._named(f"kernel {step.kernel}"):
                 self._pass.set_pipeline(step.pipeline)
                 self._pass.set_bind_group(0, group)

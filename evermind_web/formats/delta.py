@@ -153,11 +153,8 @@ def _parts(delta: Any) -> tuple[int, npt.NDArray[np.int64], Float32Array]:
     """Row size, rows and values of a delta that somebody may have put together by hand."""
     if not all(hasattr(delta, part) for part in ("row_size", "rows", "data")):
         raise InvalidArgumentError(f"delta must be a RowDelta, got {shown(delta)}; compute_row_delta gives one")
-    row_size, rows, values = (
-        whole_number("row_size", delta.row_size),
-        np.asarray(delta.rows).ravel(),
-        _vector(delta.data),
-    )
+    row_size = whole_number("row_size", delta.row_size)
+    rows, values = np.asarray(delta.rows).ravel(), _vector(delta.data)
     if rows.size and (rows.dtype.kind not in "iu" or int(rows.min()) < 0 or int(rows.max()) >= 2**32):
         raise InvalidArgumentError(
             f"delta: rows must be whole numbers in 0…2**32−1, got {rows.dtype} from {rows.min()} to {rows.max()}"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evermind_web.checks import check_size, checked, zeros
+from evermind_web.checks import checked, zeros
 from evermind_web.errors import InvalidArgumentError
 from evermind_web.flat_model import Parameter
 from evermind_web.formats.lora_blob import read_lora, write_lora
@@ -52,7 +52,6 @@ class LoRAAdapter:
         self.alpha = float(rank if alpha is None else alpha)
         if not math.isfinite(self.alpha):
             raise InvalidArgumentError(f"alpha must be a finite number, got {alpha!r}")
-        check_size("an adapter", self.rank * (self.rows + self.cols))
         self.B: F32 = zeros("an adapter", self.rows, self.rank)
         self.A: F32 = (
             SeededRng(seed).gaussian(self.rank * self.cols, 1 / math.sqrt(self.cols)).reshape(self.rank, self.cols)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -75,6 +76,31 @@ def pack_matrix(values: NDArray[Any], mode: str, name: str = EMBEDDING) -> Packe
 def _words(data: NDArray[Any]) -> NDArray[np.int32]:
     raw = np.ascontiguousarray(data, data.dtype.newbyteorder("<")).tobytes()
     return np.frombuffer(raw + bytes(-len(raw) % 4), "<i4").astype(np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class MergeReport:
+    """What merging into a packed base lost: the largest error of a value, and whether nothing of the delta is left."""
+
+    max_error: float
+    vanished: bool
+
+
+def requantize(base: Packed, delta: F32, mode: str) -> tuple[Packed, MergeReport]:
+    """base + delta packed again as `mode`, and what that lost. Warns if the whole delta vanishes in the rounding."""
+    before = base.values()
+    exact = before + delta
+    packed = pack_matrix(exact, mode)
+    after = packed.values()
+    vanished = bool(delta.any()) and bool(np.array_equal(after, before))
+    report = MergeReport(float(np.abs(after - exact).max(initial=0)), vanished)
+    if vanished:
+        warnings.warn(
+            f"merging into the {mode} base lost the whole adapter: its largest value {np.abs(delta).max():g} is below "
+            "half a quantisation step; merge into float32 or fp16 instead",
+            stacklevel=2,
+        )
+    return packed, report
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,34 +12,17 @@ from dataclasses import dataclass
 from evermind_web import ops
 from evermind_web.backend.base import Backend, Buf
 from evermind_web.lora.base import DenseMatrix, PackedMatrix
+from evermind_web.network import RowPool
 
 
-class RowScratch:
-    """Pairs of buffers (N,R) by number of rows, the least recently used given back first."""
+class RowScratch(RowPool[list[Buf]]):
+    """Pairs of buffers (N,R) by number of rows N."""
 
-    def __init__(self, backend: Backend, rank: int, keep: int = 3) -> None:
-        self.backend, self.rank, self.keep = backend, rank, keep
-        self._pairs: dict[int, tuple[Buf, Buf]] = {}
-
-    def get(self, rows: int) -> tuple[Buf, Buf]:
-        """The pair of that many rows; contents are arbitrary."""
-        pair = self._pairs.pop(rows, None)
-        if pair is None:
-            pair = self.backend.alloc((rows, self.rank)), self.backend.alloc((rows, self.rank))
-        self._pairs[rows] = pair
-        while len(self._pairs) > self.keep:
-            self._release(self._pairs.pop(next(iter(self._pairs))))
-        return pair
-
-    def _release(self, pair: tuple[Buf, Buf]) -> None:
-        for buf in pair:
-            self.backend.free(buf)
-
-    def free(self) -> None:
-        """Give all back."""
-        for pair in self._pairs.values():
-            self._release(pair)
-        self._pairs.clear()
+    def __init__(self, backend: Backend, rank: int) -> None:
+        self.rank = rank
+        super().__init__(
+            lambda rows: [backend.alloc((rows, rank)) for _ in range(2)], lambda pair: list(map(backend.free, pair))
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,14 +19,13 @@ from evermind_web.formats.evl0 import write_evl0
 from evermind_web.language_model import LanguageModel
 from evermind_web.lora import peft_io
 from evermind_web.lora.adapter import LoRAAdapter
-from evermind_web.lora.base import Base, Packed, PackedMatrix, pack_matrix
+from evermind_web.lora.base import Base, MergeReport, PackedMatrix, requantize
 from evermind_web.lora.bound import AdaptedWeights, BoundAdapter, LowRank, Sum
 from evermind_web.lora.config import EMBEDDING, LoraConfig
 from evermind_web.lora.peft_io import NO_FINGERPRINT, check_fingerprint
 from evermind_web.lora.training import Tuner
 from evermind_web.model import EvermindLM
 from evermind_web.network import Views
-from evermind_web.params import F32
 
 
 @dataclass
@@ -36,31 +35,6 @@ class NamedAdapter:
     config: LoraConfig
     parts: dict[str, LoRAAdapter]
     bound: BoundAdapter
-
-
-@dataclass(frozen=True, slots=True)
-class MergeReport:
-    """What merging into a packed base lost: the largest error of a value, and whether nothing of the delta is left."""
-
-    max_error: float
-    vanished: bool
-
-
-def requantize(base: Packed, delta: F32, mode: str) -> tuple[Packed, MergeReport]:
-    """base + delta packed again as `mode`, and what that lost. Warns if the whole delta vanishes in the rounding."""
-    before = base.values()
-    exact = before + delta
-    packed = pack_matrix(exact, mode)
-    after = packed.values()
-    vanished = bool(delta.any()) and bool(np.array_equal(after, before))
-    report = MergeReport(float(np.abs(after - exact).max(initial=0)), vanished)
-    if vanished:
-        warnings.warn(
-            f"merging into the {mode} base lost the whole adapter: its largest value {np.abs(delta).max():g} is below "
-            "half a quantisation step; merge into float32 or fp16 instead",
-            stacklevel=2,
-        )
-    return packed, report
 
 
 class LoraModel(LanguageModel):
@@ -283,11 +257,11 @@ class LoraModel(LanguageModel):
 
     def merge_adapter(self, requantize_base: bool = False) -> MergeReport:
         """Blocking twin of `merge_adapter_async`."""
-        return run_blocking(self.merge_adapter_async(requantize_base))
+        return self.alone(self.merge_adapter_async(requantize_base))
 
     def unmerge_adapter(self) -> None:
         """Undo `merge_adapter`: the base is bit for bit what it was. Queued; nothing waits."""
-        self.backend.flush()
+        self.backend.flush()  # a model that was disposed says so here
         if self.merged is None:
             raise InvalidArgumentError("nothing is merged")
         if self.base.changed:
@@ -326,7 +300,7 @@ class LoraModel(LanguageModel):
 
     def merge(self, fp16: bool = False) -> bytes:
         """Blocking twin of `merge_async`."""
-        return run_blocking(self.merge_async(fp16))
+        return self.alone(self.merge_async(fp16))
 
     # ---- files ----
 
@@ -391,7 +365,7 @@ class LoraModel(LanguageModel):
 
     def memory_bytes(self) -> dict[str, int]:
         """Device bytes of the base's embedding and layers, of all adapters, and of merged copies."""
-        self.backend.flush()
+        self.backend.flush()  # a model that was disposed says so here
         adapters = sum(a.bound.nbytes for a in self._adapters.values()) + (self._mix.nbytes if self._mix else 0)
         return self.base.memory_bytes() | {"adapters": adapters, "merged_copies": self._weights.nbytes()}
 

@@ -11,8 +11,7 @@ from evermind_web.backend.base import Backend
 from evermind_web.errors import InvalidArgumentError
 from evermind_web.formats.evl0 import read_evl0
 from evermind_web.lora import LoraConfig, LoraModel
-from evermind_web.lora.base import pack_matrix
-from evermind_web.lora.model import requantize
+from evermind_web.lora.base import pack_matrix, requantize
 from evermind_web.model import EvermindLM
 from tests.lora.common import EVERYTHING, TEXTS, adapted, apart, base_model, fill
 
