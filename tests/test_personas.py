@@ -18,7 +18,7 @@ from evermind_web.session.container import unpack
 from evermind_web.session.following import follow
 from evermind_web.session.mood import EXPERIENCES, Mood
 from evermind_web.session.personas import Personas
-from evermind_web.session.recipes import Sampling
+from evermind_web.session.recipes import sampling
 from evermind_web.store import MemoryStore
 
 SAMPLES = Path(__file__).parent.parent / "web" / "samples"
@@ -218,6 +218,9 @@ async def test_a_mix_of_everything_of_one_is_that_one() -> None:
     assert await written(made) == alone["Loud"]
     with pytest.raises(InvalidArgumentError, match="no adapter called"):
         session.set_mix({"Nobody": 1.0})
+    for share in (1e30, -11, "half", True):
+        with pytest.raises(InvalidArgumentError, match="share of “Loud” must be a number from -10 to 10, got"):
+            session.set_mix({"Loud": share})  # type: ignore[dict-item]
 
 
 async def test_an_embedding_only_persona_of_before_works_beside_new_ones() -> None:
@@ -423,7 +426,7 @@ async def test_stop_ends_a_pause_and_keeps_what_was_learned() -> None:
 
 
 async def test_feedback_moves_the_mood_as_it_was_taught_to() -> None:
-    plain = Sampling(temperature=1.0).config(None)
+    plain = sampling({"temperature": 1.0})
     for name, wanted in EXPERIENCES.items():
         mood = await Mood.learned()
         before = dict(mood.describe(plain)["state"])
@@ -438,7 +441,7 @@ async def test_feedback_moves_the_mood_as_it_was_taught_to() -> None:
 
 async def test_traits_move_the_setpoint_and_rest_goes_back_to_it() -> None:
     mood = await Mood.learned()
-    plain = Sampling(temperature=1.0).config(None)
+    plain = sampling({"temperature": 1.0})
     calm = mood.describe(plain)["sampling"]["temperature"]
     mood.set_traits({"openness": 100, "risk_tolerance": 100})
     assert mood.describe(plain)["sampling"]["temperature"] > calm

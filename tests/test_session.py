@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +15,7 @@ from evermind_web.errors import DeviceLostError, EvermindError, InvalidArgumentE
 from evermind_web.formats.arch import Arch
 from evermind_web.session import Face, Library, Session, recipes
 from evermind_web.session.face import LABELS
-from evermind_web.session.recipes import Sampling, merges_for, steps_for
+from evermind_web.session.recipes import SAMPLING, merges_for, sampling, steps_for
 from evermind_web.store import MemoryStore
 
 SAMPLES = Path(__file__).parent.parent / "web" / "samples"
@@ -87,8 +86,8 @@ async def test_special_tokens_never_show(taught: Session) -> None:
 )
 def test_sampling_options_are_refused_by_name(options: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidArgumentError, match=words):
-        Sampling.of(options)
-    assert Sampling.of({"seed": 2**32 - 1, "temperature": 0}).temperature == 0
+        sampling(options)
+    assert sampling({"seed": 2**32 - 1, "temperature": 0}).temperature == 0
 
 
 async def test_an_adapter_learns_and_the_base_keeps_its_bytes(taught: Session) -> None:
@@ -250,6 +249,17 @@ async def test_errors_come_back_as_class_and_sentence(call: Call) -> None:
         }
     }
     assert (await call("load", name="Nobody"))["error"]["name"] == "RecordNotFoundError"
+    # What is no text, or no share, is called that, not by what Python makes of it.
+    for method, arguments, words in (
+        ("generate", {}, "prompt is missing"),
+        ("generate", {"prompt": 5}, "must be a string, got int"),
+        ("compare", {"prompt": None}, "must be a string, got NoneType"),
+        ("token_shares", {"text": ["a"]}, "must be a string, got list"),
+        ("save", {}, "name is missing"),
+        ("train", {"text": None}, "must be a string, got NoneType"),
+    ):
+        error = (await call(method, **arguments))["error"]
+        assert (error["name"], words in error["message"]) == ("InvalidArgumentError", True), error
     with pytest.raises(AttributeError, match="no method shout"):
         await call("shout")
 
@@ -261,7 +271,7 @@ async def test_messages_call_settings_as_the_page_does(call: Call) -> None:
         assert words in answer["error"]["message"]
     answer = await call("generate", prompt="x", options={"repetition_penalty": 0})
     assert answer["error"]["message"] == "Repetition must be above 0, got 0"
-    assert {f.name for f in fields(Sampling)} == {*LABELS, "seed"}
+    assert {*LABELS, "seed"} == SAMPLING
 
 
 @pytest.mark.parametrize(("wish", "words"), [("cuda", "no backend called “cuda”"), ("webgpu", "needs a browser")])

@@ -414,5 +414,7 @@ export function snakeCase(options) {
 
 /** @param {Blob | Uint8Array} data @returns {Promise<Uint8Array>} */
 async function bytesOf(data) {
-  return data instanceof Blob ? new Uint8Array(await data.arrayBuffer()) : data;
+  if (data instanceof Blob) return new Uint8Array(await data.arrayBuffer());
+  if (ArrayBuffer.isView(data)) return data;
+  throw new EvermindError("InvalidArgumentError", `Text is a string, a file is a Blob or a Uint8Array, got ${data === null ? "null" : typeof data}.`);
 }

@@ -196,8 +196,8 @@ class Session:
         left out, the active adapter. An empty prompt starts from the beginning-of-text token.
         """
         options = options or {}
-        recipes.Sampling.of(options)
-        current = self._require_model()
+        recipes.sampling(options)
+        prompt, current = texts.checked_text(prompt), self._require_model()
         async with self._job("Writing"):
             weights = _one(options["adapter"]) if "adapter" in options else self.mix or _one(self.active_adapter)
             writer = current.writer(weights)
@@ -212,8 +212,8 @@ class Session:
         `options` as in `stream`; `adapter` defaults to the active one, `second` names another one, or is left out.
         """
         options = options or {}
-        recipes.Sampling.of(options)
-        current = self._require_model()
+        recipes.sampling(options)
+        prompt, current = texts.checked_text(prompt), self._require_model()
         name = options.get("adapter") or self.active_adapter
         if not name:
             raise EvermindError("There is no adapter to compare with. Personalise the model first.")
@@ -226,13 +226,13 @@ class Session:
 
     async def token_shares(self, text: str, adapter: str | None) -> list[dict[str, Any]]:
         """What the base (None) or an adapter makes of the last tokens of `text`; see `writing.token_shares`."""
-        current = self._require_model()
+        text, current = texts.checked_text(text), self._require_model()
         async with self._job("Looking at the tokens"):
             return await token_shares(current.writer(_one(adapter)), current.tokenizer, text)
 
     async def expert_shares(self, text: str, adapter: str | None) -> list[list[float]]:
         """Each layer's use of its experts on `text`; see `writing.expert_shares`."""
-        current = self._require_model()
+        text, current = texts.checked_text(text), self._require_model()
         async with self._job("Looking at the experts"):
             ids = (begin(current.tokenizer) + current.tokenizer.encode(text[:4000]))[:512]
             return await expert_shares(current.writer(_one(adapter)), ids)
@@ -240,9 +240,13 @@ class Session:
     def set_mix(self, weights: dict[str, float]) -> dict[str, Any]:
         """Write with the weighted sum of several adapters; {} goes back to the active one. Returns the description."""
         current = self._require_model()
-        for name in weights:
+        mix = {}
+        for name, weight in weights.items():
             current.adapter(name)
-        self.mix = {name: float(weight) for name, weight in weights.items()}
+            mix[name] = float(
+                recipes.checked_number(f"the share of “{name}”", weight, -recipes.MAX_WEIGHT, recipes.MAX_WEIGHT)
+            )
+        self.mix = mix
         return self.describe()
 
     def set_adapter(self, name: str | None) -> dict[str, Any]:
@@ -255,7 +259,7 @@ class Session:
 
     def _pieces(self, writer: LanguageModel, prompt: str, options: dict[str, Any]) -> AsyncIterator[str]:
         tokenizer = self._require_model().tokenizer
-        config = recipes.Sampling.of(options).config(tokenizer.eos_id)
+        config = recipes.sampling(options, tokenizer.eos_id)
         if self.mood is not None:
             config = self.mood.applied(config)
         return pieces(writer, tokenizer, prompt, config, lambda: self._stopping)

@@ -14,18 +14,26 @@ from contextlib import aclosing
 from typing import Any
 
 from evermind_web._version import __version__
-from evermind_web.errors import EvermindError
+from evermind_web.errors import EvermindError, InvalidArgumentError
 from evermind_web.session.core import Session
 from evermind_web.session.following import follow
 from evermind_web.session.library import Library
 from evermind_web.session.mood import Mood
 from evermind_web.session.personas import Personas
-from evermind_web.session.recipes import Sampling
+from evermind_web.session.recipes import sampling
 from evermind_web.session.texts import check_learnable, read_text
 from evermind_web.store import open_store
 
 Emit = Callable[[dict[str, Any]], None]
-Arguments = dict[str, Any]
+
+
+class Arguments(dict[str, Any]):
+    """Those of a call, by name. Raises InvalidArgumentError for one that is not there."""
+
+    def __missing__(self, name: str) -> Any:
+        raise InvalidArgumentError(f"{name} is missing: give it with the call.")
+
+
 # Calls that can be stopped; the session runs one of them at a time.
 JOBS = frozenset({"train", "personalize", "generate", "compare", "token_shares", "expert_shares"})
 
@@ -85,7 +93,7 @@ class Face:
                 return json.dumps({"value": {"stopped": True, "steps": 0, "session": self.session.describe()}}), b""
             if method in JOBS and not self.session.busy:
                 self._job_call = call_id
-            result = await handler(json.loads(arguments), data, emit)
+            result = await handler(Arguments(json.loads(arguments)), data, emit)
             if method in LEARNING:
                 gc.collect()  # a run's parts know one another; their arrays should not wait for a collection by chance
             value, payload = result if isinstance(result, tuple) else (result, b"")
@@ -183,7 +191,7 @@ class Face:
             mood.set_traits(dict(arguments["traits"]))
         if arguments.get("experience"):
             await mood.feel(arguments["experience"])
-        return mood.describe(Sampling.of(arguments.get("options") or {}).config(None))
+        return mood.describe(sampling(arguments.get("options") or {}))
 
     # ── saved things ─────────────────────────────────────────────────────────
     async def _do_save(self, arguments: Arguments, buffers: list[bytes], emit: Emit) -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -58,6 +58,10 @@ CHARACTERS_PER_STEP = 8 * 64 * 3
 
 MAX_NEW_TOKENS = 4096
 MAX_SEED = 2**32 - 1
+# The page's own; the others do nothing until they are asked for.
+UNSAID: dict[str, Any] = {"max_new_tokens": 120, "temperature": 0.8, "seed": 1}
+SAMPLING = {f.name for f in fields(GenerationConfig)} - {"stop_token", "stop_tokens", "logit_bias"}
+MAX_WEIGHT = 10  # of an adapter in a mix, either way; a whole one is 1
 
 
 def merges_for(text: str) -> int:
@@ -140,39 +144,23 @@ def steps_for(length: str, steps: int | None, lengths: Mapping[str, int] = LENGT
     return lengths[length]
 
 
-@dataclass(frozen=True)
-class Sampling:
-    """Checked sampling options: `temperature` 0 takes the likeliest token, `seed` in 0…2³²−1; the others are those of
-    `GenerationConfig`, which do nothing by default."""
+def sampling(options: Mapping[str, Any], stop_token: int | None = None) -> GenerationConfig:
+    """How to write, from the page's options; missing ones get their default, those of `UNSAID` here. `temperature` 0
+    takes the likeliest token. Raises InvalidArgumentError naming the setting that is wrong.
+    """
+    said = {name: value for name, value in options.items() if name in SAMPLING and value is not None}
+    chosen = UNSAID | said
+    _integer("the number of tokens", chosen["max_new_tokens"], 1, MAX_NEW_TOKENS)
+    _integer("the seed", chosen["seed"], 0, MAX_SEED)
+    checked_number("the temperature", chosen["temperature"], 0, 5)
+    return GenerationConfig(**chosen, stop_token=stop_token)
 
-    max_new_tokens: int = 120
-    temperature: float = 0.8
-    seed: int = 1
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    frequency_penalty: float = 0.0
-    presence_penalty: float = 0.0
 
-    @classmethod
-    def of(cls, options: dict[str, Any]) -> Sampling:
-        """From the page's options; missing ones get their default. Raises InvalidArgumentError by name."""
-        known = {f.name: options[f.name] for f in fields(cls) if options.get(f.name) is not None}
-        chosen = cls(**known)
-        _integer("the number of tokens", chosen.max_new_tokens, 1, MAX_NEW_TOKENS)
-        _integer("the seed", chosen.seed, 0, MAX_SEED)
-        temperature = chosen.temperature
-        if isinstance(temperature, bool) or not isinstance(temperature, (int, float)) or not math.isfinite(temperature):
-            raise InvalidArgumentError(f"the temperature must be a number from 0 to 5, got {temperature!r}")
-        if not 0 <= temperature <= 5:
-            raise InvalidArgumentError(f"the temperature must be from 0 to 5, got {temperature:g}")
-        chosen.config(None)
-        return chosen
-
-    def config(self, stop_token: int | None) -> GenerationConfig:
-        """For a tokenizer's end-of-text token. Raises InvalidArgumentError naming the setting that is wrong."""
-        return GenerationConfig(**asdict(self), stop_token=stop_token)
+def checked_number(what: str, value: Any, low: float, high: float) -> float:
+    """`value`, a number of that range. Raises InvalidArgumentError."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise InvalidArgumentError(f"{what} must be a number from {low} to {high}, got {value!r}")
+    return value
 
 
 def _integer(what: str, value: Any, low: int, high: int) -> int:

@@ -10,6 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -34,11 +35,19 @@ def read_text(data: str | bytes, name: str = "the text") -> str:
     """`data` as a string with "\\n" line ends. Raises InvalidArgumentError for anything that is not text."""
     if isinstance(data, bytes):
         data = _decode(data, name)
+    data = checked_text(data)
     # NUL and other control characters do not occur in prose; a pasted binary shows them at once.
     odd = sum(1 for c in data[:4096] if ord(c) < 32 and c not in "\t\n\r\f\x1b")
     if odd * 50 > min(len(data), 4096):
         raise InvalidArgumentError(f"{_start(name)} looks like a binary file, not text. Choose a .txt or .md file.")
     return data.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def checked_text(text: Any) -> str:
+    """`text`, if it is one. Raises InvalidArgumentError for anything else."""
+    if not isinstance(text, str):
+        raise InvalidArgumentError(f"The text must be a string, got {type(text).__name__}.")
+    return text
 
 
 def _decode(data: bytes, name: str) -> str:
