@@ -55,11 +55,14 @@ export async function workOffline(mayReload, onKept) {
 /** Bytes of the page and of Python that are kept for use without a network. */
 export async function keptBytes() {
   let bytes = 0;
-  const names = await globalThis.caches?.keys().catch(() => []);
-  for (const name of names ?? []) {
-    if (!name.startsWith("evermind-")) continue;
-    const responses = await (await caches.open(name)).matchAll();
-    bytes += responses.reduce((sum, { headers }) => sum + Number(headers.get("Content-Length")), 0);
+  try {
+    for (const name of await caches.keys()) {
+      if (!name.startsWith("evermind-")) continue;
+      const responses = await (await caches.open(name)).matchAll();
+      bytes += responses.reduce((sum, { headers }) => sum + Number(headers.get("Content-Length")), 0);
+    }
+  } catch {
+    // There are none, or the mere look is forbidden.
   }
   return bytes;
 }

@@ -124,13 +124,15 @@ BARE = """
     delete WebAssembly.Suspending;
     delete WebAssembly.promising;
     delete globalThis.SharedArrayBuffer;
+    const refuse = () => { throw new DOMException("The operation is insecure.", "SecurityError"); };
+    Object.defineProperty(globalThis, "caches", { get: refuse });
 """
 HAS = """() => ["serviceWorker" in navigator, "gpu" in navigator, "Suspending" in WebAssembly,
     "SharedArrayBuffer" in globalThis]"""
 
 
 async def test_a_bare_browser_is_enough(page: Page) -> None:
-    # Of the page and of its worker: no service worker, no WebGPU, no JSPI, no shared memory.
+    # Of the page and of its worker: no service worker, no WebGPU, no JSPI, no shared memory; the caches are forbidden.
     await page.add_init_script(BARE)
     await change_worker(page.context, BARE)
     story = StoryPage(page)
@@ -138,6 +140,8 @@ async def test_a_bare_browser_is_enough(page: Page) -> None:
     for realm in (page, page.workers[0]):
         assert not any(await realm.evaluate(HAS))
     await expect(story.part("backend")).to_contain_text("NumPy")
+    await expect(story.part("storage-list")).to_contain_text("This page with Python, to work without a network0 bytes")
+    await expect(story.part("error")).to_be_hidden()
     await story.part("train-text").fill("It was the best of times, it was the worst of times. " * 20)
     await story.learn("train", 1)
     await story.part("max-tokens").fill("8")

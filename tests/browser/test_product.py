@@ -118,6 +118,16 @@ async def test_the_shipped_model_is_fetched_once_and_nothing_leaves_the_device(p
 
 async def test_the_editor_takes_words_and_rejects(story: StoryPage) -> None:
     prompt, output = story.part("prompt"), story.part("output")
+    # However long the text is: Stop stays under the finger, and the end is shown.
+    await prompt.fill("It was\n" * 20)
+    await story.part("max-tokens").fill("200")
+    place = "(button) => Math.round(button.getBoundingClientRect().top + scrollY)"
+    before = await story.part("generate-stop").evaluate(place)
+    await story.write()
+    assert await story.part("generate-stop").evaluate(place) == before
+    left = "(box) => box.scrollHeight - box.clientHeight - box.scrollTop"
+    assert await story.page.locator("#editor").evaluate(left) < 60  # of what one more frame would show
+    await story.part("max-tokens").fill("12")
     await prompt.fill("It was")
     await story.write()
     written = await output.inner_text()
@@ -310,8 +320,13 @@ async def test_the_life_of_a_persona(own: StoryPage) -> None:
     await own.persona("Loud", "delete").press("Enter")
     await expect(own.persona("Loud")).to_have_count(0)
     await expect(own.persona("Plain", "use")).to_be_focused()  # whoever works by keyboard goes on from there
+    # Another notice leaves the Undo where it is.
+    await own.do("Plain", "duplicate")
+    await expect(own.part("notice")).to_contain_text("Plain 2 is a copy of Plain.")
+    await expect(own.part("offer")).to_contain_text("Deleted Loud.")
     await page.keyboard.press("Control+z")
     await expect(own.persona("Loud")).to_be_visible()
+    await expect(own.part("offer")).to_be_hidden()
     await expect(own.persona("Loud", "colour")).to_have_value("#00aa55")
 
 
@@ -322,6 +337,7 @@ async def test_the_mood_is_off_and_then_moves_what_is_written(story: StoryPage) 
     await story.part("prompt").fill("It was")
     await story.part("max-tokens").fill("60")  # a short text may come out the same at two temperatures
     await story.part("temperature").fill("1.5")
+    await story.part("frequency-penalty").fill("2")  # nor may the little that it knows decide everything
     await story.write()
     plain = await story.part("output").inner_text()
     await expect(story.page.locator("#mood-panel")).to_be_hidden()

@@ -6,51 +6,73 @@ import * as format from "./format.mjs";
 const NOTICE_MS = 12_000;
 const UNDO_MS = 30_000; // time to think, and to get there by keyboard
 const MAX_ERRORS = 4;
+const MAX_OFFERS = 2;
 const UNDO = "Undo";
-let timer = 0;
+/** When a box leaves. @type {WeakMap<HTMLElement, number>} */
+const timers = new WeakMap();
 
 document.addEventListener("keydown", (event) => {
-  const undo = part("undo", HTMLButtonElement);
   const typing = event.target instanceof HTMLElement && event.target.matches("textarea, input"); // they have their own undo
   if (event.key !== "z" || !(event.ctrlKey || event.metaKey) || event.shiftKey || typing) return;
-  if (undo.textContent === UNDO && undo.checkVisibility()) undo.click();
+  const buttons = /** @type {HTMLButtonElement[]} */ ([...document.querySelectorAll('[data-role="act"]')]);
+  buttons.findLast((button) => button.textContent === UNDO && button.checkVisibility())?.click();
 });
 
 /** @param {unknown} error */
 export function showError(error) {
-  open("error", sentence(error));
+  open(part("error", HTMLElement), sentence(error));
 }
 
 /** Several at once, of files most often, each of which names its own. @param {unknown[]} errors */
 export function showErrors(errors) {
   const more = errors.length > MAX_ERRORS ? [`And ${format.integer(errors.length - MAX_ERRORS)} more.`] : [];
-  open("error", [...errors.slice(0, MAX_ERRORS).map(sentence), ...more].join(" "));
+  open(part("error", HTMLElement), [...errors.slice(0, MAX_ERRORS).map(sentence), ...more].join(" "));
 }
 
 export function clearError() {
   part("error", HTMLElement).hidden = true;
 }
 
-/** @param {string} text @param {(() => void) | {label: string, act: () => void} | null} [action] a function is an Undo */
+/**
+ * Say something; what a notice offers stays above the next ones until its time is over.
+ * @param {string} text @param {(() => void) | {label: string, act: () => void} | null} [action] a function is an Undo
+ */
 export function showNotice(text, action = null) {
+  const box = nextBox();
   const { label, act } = typeof action === "function" ? { label: UNDO, act: action } : (action ?? { label: "", act: null });
-  const button = part("undo", HTMLButtonElement);
+  const button = query('[data-role="act"]', HTMLButtonElement, box);
   button.hidden = !act;
   button.textContent = label;
   button.title = label === UNDO ? "Ctrl+Z" : "";
   button.onclick = () => {
-    part("notice", HTMLElement).hidden = true;
+    box.hidden = true;
     button.onclick = null; // once
     act?.();
   };
-  open("notice", text);
-  clearTimeout(timer);
+  open(box, text);
   const leave = () => {
-    const box = part("notice", HTMLElement);
-    if (box.matches(":hover, :focus-within")) timer = setTimeout(leave, NOTICE_MS);
+    if (box.matches(":hover, :focus-within")) leaveIn(NOTICE_MS);
     else box.hidden = true;
   };
-  timer = setTimeout(leave, typeof action === "function" ? UNDO_MS : NOTICE_MS);
+  /** @param {number} ms */
+  const leaveIn = (ms) => void timers.set(box, setTimeout(leave, ms));
+  clearTimeout(timers.get(box));
+  leaveIn(typeof action === "function" ? UNDO_MS : NOTICE_MS);
+}
+
+/** The box of the next notice: the last one, unless that still offers something. */
+function nextBox() {
+  const last = part("notice", HTMLElement);
+  const button = query('[data-role="act"]', HTMLButtonElement, last);
+  if (last.hidden || button.hidden) return last;
+  const box = /** @type {HTMLElement} */ (last.cloneNode(true));
+  last.dataset.testid = "offer";
+  button.dataset.testid = "offered";
+  last.after(box);
+  const offers = [...document.querySelectorAll('[data-testid="offer"]')];
+  const over = offers.filter((offer, i) => /** @type {HTMLElement} */ (offer).hidden || i < offers.length - MAX_OFFERS);
+  for (const offer of over) offer.remove();
+  return box;
 }
 
 /**
@@ -68,9 +90,8 @@ export function limit(box, most) {
 /** @param {number} most */
 export const cutAt = (most) => `That is long: the first ${format.integer(most)} characters are used.`;
 
-/** @param {"error" | "notice"} id @param {string} text */
-function open(id, text) {
-  const box = part(id, HTMLElement);
+/** @param {HTMLElement} box @param {string} text */
+function open(box, text) {
   query('[data-role="text"]', HTMLElement, box).textContent = text;
   query(".close", HTMLButtonElement, box).onclick = () => (box.hidden = true);
   box.hidden = false;

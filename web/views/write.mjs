@@ -3,7 +3,7 @@
 // A mirror behind the text area holds the same text, unseen, and what the model adds to it, so that both break
 // their lines at the same places.
 
-import { make, part } from "./dom.mjs";
+import { make, part, query } from "./dom.mjs";
 import { keepDraft } from "./drafts.mjs";
 import * as format from "./format.mjs";
 import { clearError, limit, showError, showNotice } from "./messages.mjs";
@@ -87,6 +87,7 @@ const MAX_WRITTEN = 200_000;
 function createEditor() {
   const box = part("prompt", HTMLTextAreaElement);
   const mirror = part("output", HTMLElement);
+  const sheet = query("#editor", HTMLElement);
   limit(box, MAX_WRITTEN);
   const given = make("span", { class: "given" });
   given.setAttribute("aria-hidden", "true"); // the text area has it
@@ -109,6 +110,19 @@ function createEditor() {
     box.value += words;
     added.deleteData(0, words.length);
     show();
+  }
+
+  let followed = 0; // how far down that was
+  let due = 0;
+
+  /** Show the end of what is suggested, once a frame, unless they scrolled up to read. */
+  function follow() {
+    due ||= requestAnimationFrame(() => {
+      due = 0;
+      if (sheet.scrollTop < followed - 1) return;
+      sheet.scrollTop = sheet.scrollHeight;
+      followed = sheet.scrollTop;
+    });
   }
 
   function reject() {
@@ -154,6 +168,7 @@ function createEditor() {
     begin() {
       reject();
       writing = true;
+      followed = 0;
       mirror.setAttribute("aria-busy", "true"); // screen readers wait for the end
     },
     /** @param {string} piece @returns {boolean} whether more is wanted */
@@ -161,6 +176,7 @@ function createEditor() {
       if (!writing) return false;
       added.appendData(piece);
       show();
+      follow();
       return true;
     },
     /** @param {boolean} whole it came to its end */
