@@ -128,6 +128,20 @@ def test_a_reader_that_settles_late_does_not_lose_the_next_write(
     assert os.listdir(tmp_path) == ["a"]
 
 
+def test_two_runs_that_save_into_one_folder_at_once_both_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    others = iter([{"b": b"2"}])
+
+    def replaced(path: Path, target: Path) -> Path:
+        for files in others:  # another run, from its beginning to its end
+            write_files(tmp_path, files)
+        return replace(path, target)
+
+    replace = Path.replace
+    monkeypatch.setattr(Path, "replace", replaced)
+    write_files(tmp_path, {"a": b"1"})
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"a": b"1", "b": b"2"}
+
+
 def changing(monkeypatch: pytest.MonkeyPatch, reads: dict[int, Callable[[], object]]) -> None:
     """After that many reads of files, from 1 on, something happens to them."""
     read, count = Path.read_bytes, [0]
