@@ -127,6 +127,8 @@ async def test_the_editor_takes_words_and_rejects(story: StoryPage) -> None:
     assert await story.part("generate-stop").evaluate(place) == before
     left = "(box) => box.scrollHeight - box.clientHeight - box.scrollTop"
     assert await story.page.locator("#editor").evaluate(left) < 60  # of what one more frame would show
+    heights = [await part.evaluate("(part) => part.offsetHeight") for part in (prompt, output)]
+    assert heights[0] == heights[1]
     await story.part("max-tokens").fill("12")
     await prompt.fill("It was")
     await story.write()
