@@ -52,13 +52,16 @@ class Timed:
         return time.perf_counter() - started
 
     async def milliseconds(self, repeats: int, rounds: int) -> float:
-        """Of one run: the time that more runs take, so that the read cancels out. The median of `rounds`."""
+        """Of one run: the time that more runs take, so that the read cancels out. The median of `rounds`,
+
+        0 where that is less than can be measured.
+        """
         await self.seconds(2)
         # A read takes milliseconds, give or take one: what is measured has to be well above that.
         while repeats < MOST_REPEATS and await self.seconds(2 * repeats) - await self.seconds(repeats) < WORTH_S:
             repeats *= 2
         times = [await self.seconds(2 * repeats) - await self.seconds(repeats) for _ in range(rounds)]
-        return 1000 * statistics.median(times) / repeats
+        return max(0.0, 1000 * statistics.median(times) / repeats)
 
     def free(self) -> None:
         """Give all buffers back."""

@@ -203,8 +203,9 @@ async def compare(story: Story) -> str:
 
 async def saved_names(story: Story) -> list[str]:
     """Return the names in the list of saved things, sorted."""
-    items = await story.part("saved-item").all()
-    return sorted([str(await item.get_attribute("data-name")) for item in items])
+    # In one go: the list may be made anew between two questions.
+    names = await story.part("saved-item").evaluate_all("rows => rows.map((row) => row.dataset.name)")
+    return sorted(map(str, names))
 
 
 async def wait_for_saved(story: Story, names: list[str]) -> None:
@@ -299,7 +300,8 @@ async def tell(browser: Browser, url: str) -> int:
             if name == RESULT:
                 await page.screenshot(path=PICTURE, full_page=True)
         except (ToolError, Error) as error:
-            reason = " ".join(str(error).split("\n  ", 2)[0].split())  # without Playwright's log of attempts
+            # without Playwright's log of attempts
+            reason = " ".join(re.split(r"\n(?:  |Call log)", str(error))[0].split())
             say("demo", f"{number}/{len(STAGES)} {name}: FAILED: {reason}")
             failed = 1
             await page.screenshot(path=PICTURE, full_page=True)

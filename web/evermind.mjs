@@ -51,6 +51,9 @@ import * as Comlink from "./vendor/comlink.mjs";
  */
 /** @typedef {{stage: string, text: string, loaded: number, total: number}} LoadProgress bytes; total 0 if not known */
 /** @typedef {string | Blob | Uint8Array} Text a string, or the bytes of a text file */
+/** @typedef {{change: CustomEvent<SessionInfo>, progress: CustomEvent<Progress>, lost: CustomEvent<string>, elsewhere: CustomEvent<string[]>}} Events */
+/** @typedef {<K extends keyof Events>(type: K, listener: (event: Events[K]) => void, options?: AddEventListenerOptions) => void} Listen */
+/** @typedef {new () => {addEventListener: Listen, removeEventListener: Listen} & EventTarget} Target */
 /**
  * @typedef {object} TrainOptions
  * @property {"quick" | "normal" | "long"} [length] default "quick" @property {number} [steps] instead of `length`
@@ -134,7 +137,7 @@ export async function load({ backend = null, onProgress, base = import.meta.url,
  * Progress), "lost" (`detail`: the sentence; the GPU went away, and the model was brought back or learning goes on),
  * "elsewhere" (another tab has saved, renamed or deleted something; `detail`: sentences on what is in memory here).
  */
-export class Evermind extends EventTarget {
+export class Evermind extends /** @type {Target} */ (EventTarget) {
   #worker;
   #remote;
   /** @type {SessionInfo & {version: string}} */
@@ -286,7 +289,7 @@ export class Evermind extends EventTarget {
     await this.request("delete", { name });
   }
 
-  /** One file that `importFile` reads. @param {string} name @returns {Promise<{filename: string, bytes: Uint8Array}>} */
+  /** One file that `importFile` reads. @param {string} name @returns {Promise<{filename: string, bytes: Uint8Array<ArrayBuffer>}>} */
   async exportFile(name) {
     let payload = new Uint8Array();
     const { filename } = await this.request("export", { name }, { onBytes: (bytes) => (payload = bytes) });

@@ -34,3 +34,15 @@ export async function mistakes(em: Evermind): Promise<void> {
   // @ts-expect-error the pieces are strings
   for await (const piece of em.generate("Once")) use(piece);
 }
+
+// What an event carries, by its name; a file that was exported goes on as a File.
+export async function follow(em: Evermind): Promise<File> {
+  em.addEventListener("change", (event) => console.log(event.detail.mix));
+  em.addEventListener("progress", ({ detail }) => console.log(detail.step / detail.totalSteps));
+  em.addEventListener("lost", ({ detail }) => console.log(detail.trim()));
+  em.addEventListener("abort", () => {}); // any other event, as on each EventTarget
+  // @ts-expect-error: no number
+  em.addEventListener("lost", ({ detail }) => detail.toFixed());
+  const { bytes, filename } = await em.exportFile("mine");
+  return new File([bytes], filename);
+}
