@@ -207,6 +207,7 @@ async def keep(phone: StoryPage, folder: Path) -> None:
     await phone.press(phone.part("wipe"))
     await look(phone.page, "phone-confirm")
     await phone.press(phone.part("confirm-ok"))
+    await expect(phone.part("notice")).to_contain_text("Everything was deleted", timeout=config.READY_TIMEOUT_MS)
     await expect(phone.part("saved-list")).to_have_text("Nothing saved yet.")
     assert not any((await phone.held()).values())
     assert await phone.page.evaluate("async () => (await navigator.serviceWorker.ready).active !== null")

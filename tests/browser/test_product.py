@@ -364,6 +364,7 @@ async def test_the_mood_is_off_and_then_moves_what_is_written(story: StoryPage) 
 
 async def test_backup_delete_all_and_restore(own: StoryPage, tmp_path: Path) -> None:
     await make_persona(own, "Plain", OTHER)
+    await own.write("compare")
     await expect(own.part("storage-list")).to_contain_text(re.compile("Texts that personas learned from1 · 972 bytes"))
     before = await own.persona("Plain").inner_text()
     async with own.page.expect_download() as download:
@@ -380,11 +381,16 @@ async def test_backup_delete_all_and_restore(own: StoryPage, tmp_path: Path) -> 
     assert await own.held() == held | {"settings": 2}
     await own.part("wipe").click()
     await own.page.get_by_role("button", name="Delete everything").last.click()  # in the dialog
+    # Not even in memory is anything left that Save would bring back.
+    await expect(own.part("notice")).to_contain_text("Everything was deleted from this browser.", timeout=STORY_MS)
+    await own.ready()
     await expect(own.part("saved-list")).to_have_text("Nothing saved yet.")
+    await expect(own.part("persona")).to_have_count(0)
+    await expect(own.part("compare-adapter")).to_be_empty()
+    for button in ("save", "generate", "personalize-start", "compare", "train-details"):
+        await expect(own.part(button)).to_be_disabled()
     assert await own.held() == {"records": 0, "blobs": 0, "cached": 0, "settings": 1, "drafts": 0}
     assert await own.page.evaluate("localStorage.key(0)") == "of another page"
-    await own.page.reload()
-    await own.ready()
     await expect(own.part("personalize-text")).to_have_value("")
     await own.part("restore").set_input_files(path)
     await expect(own.item("Plain")).to_be_visible()

@@ -4,7 +4,7 @@ import { agree, ask, make, onPress, part, query, refill, restful, sentence, upda
 import * as format from "./format.mjs";
 import { clearError, showError, showErrors, showNotice } from "./messages.mjs";
 import { download } from "./record.mjs";
-import { bringBack, createStorage, showStorage } from "./storage.mjs";
+import { bringBack, createStorage, sayWiped, showStorage } from "./storage.mjs";
 import { replaceUnsaved } from "./teach.mjs";
 
 /** @typedef {import("../evermind.mjs").Evermind} Evermind */
@@ -76,7 +76,7 @@ export function createSaved(em, studio, store) {
     const show = () => refill(list, saved.length ? saved.map((item) => entry(item, actions, inMemory(session, item))) : [NOTHING]);
     update(list, busy !== "", same ? undefined : show);
   });
-  createStorage(em, studio, act);
+  createStorage(em, studio, store, act);
   return { refresh, checkRemembered: () => checkRemembered(store, actions.load) };
 }
 
@@ -239,7 +239,7 @@ function remembered() {
  */
 function checkRemembered(store, load) {
   const name = remembered();
-  if (!name) return;
+  if (sayWiped() || !name) return;
   const item = store.get().saved.find((one) => one.name === name);
   if (item) return showNotice(`${name} is kept here from the last time.`, { label: "Load it", act: () => void load(item) });
   showError(new Error(`${name} is no longer in this browser: its data was cleared. Import it from a file, or teach it again.`));

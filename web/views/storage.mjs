@@ -10,11 +10,14 @@ import { waiting } from "./waiting.mjs";
 
 /** @typedef {import("../evermind.mjs").Evermind} Evermind */
 
+/** Left for the page that comes after everything was deleted. */
+const WIPED = "evermind:wiped";
+
 /**
  * @param {() => Evermind} em @param {() => import("../studio.mjs").Studio} studio
- * @param {(action: () => Promise<void>) => Promise<void>} act
+ * @param {import("./state.mjs").Store} store @param {(action: () => Promise<void>) => Promise<void>} act
  */
-export function createStorage(em, studio, act) {
+export function createStorage(em, studio, store, act) {
   onDraft(() => shown.rows.length && showRows());
   part("persist", HTMLButtonElement).addEventListener("click", () =>
     act(async () => {
@@ -52,9 +55,32 @@ export function createStorage(em, studio, act) {
         // Forbidden: there are none.
       }
       forgetDrafts();
-      showNotice("Everything was deleted from this browser.");
+      // What is in memory goes for sure with the page and its worker, whatever runs there.
+      keepWiped();
+      store.set({ session: null, saved: [], busy: "" }); // nothing that leaving would lose
+      location.reload();
     }),
   );
+}
+
+function keepWiped() {
+  try {
+    sessionStorage.setItem(WIPED, "yes");
+  } catch {
+    // Forbidden: then the empty page has to say it.
+  }
+}
+
+/** After everything was deleted and the page came anew: say so. @returns {boolean} whether that was so */
+export function sayWiped() {
+  try {
+    if (!sessionStorage.getItem(WIPED)) return false;
+    sessionStorage.removeItem(WIPED);
+  } catch {
+    return false; // as above
+  }
+  showNotice("Everything was deleted from this browser.");
+  return true;
 }
 
 /**
