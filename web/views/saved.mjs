@@ -77,7 +77,8 @@ export function createSaved(em, studio, store) {
     update(list, busy !== "", same ? undefined : show);
   });
   createStorage(em, studio, store, act);
-  return { refresh, checkRemembered: () => checkRemembered(store, actions.load) };
+  createOffer(store, actions.load);
+  return { refresh, checkRemembered: () => checkRemembered(store) };
 }
 
 /** @typedef {ReturnType<typeof createActions>} Actions */
@@ -234,14 +235,29 @@ function remembered() {
 }
 
 /**
- * Offer what was last used here, or say so if the browser has dropped it.
+ * Offer in step 1 what was last used here, until something is loaded.
  * @param {Store} store @param {(item: SavedItem) => unknown} load
  */
-function checkRemembered(store, load) {
+function createOffer(store, load) {
+  const button = part("kept-load", HTMLButtonElement);
+  const last = () => store.get().saved.find(({ name }) => name === remembered());
+  onPress(button, () => {
+    const item = last();
+    return item && load(item);
+  });
+  store.subscribe(({ ready, busy, session }) => {
+    const name = ready ? last()?.name : remembered(); // has its place while Python starts, so that nothing moves
+    query("#kept", HTMLElement).hidden = !name || Boolean(session?.model);
+    query("#kept-name", HTMLElement).textContent = name ?? "";
+    button.disabled = !ready || busy !== "";
+  });
+}
+
+/** Say so if the browser has dropped what was last used here. @param {Store} store */
+function checkRemembered(store) {
   const name = remembered();
   if (sayWiped() || !name) return;
-  const item = store.get().saved.find((one) => one.name === name);
-  if (item) return showNotice(`${name} is kept here from the last time.`, { label: "Load it", act: () => void load(item) });
+  if (store.get().saved.some((one) => one.name === name)) return;
   showError(new Error(`${name} is no longer in this browser: its data was cleared. Import it from a file, or teach it again.`));
   remember("");
 }

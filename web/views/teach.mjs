@@ -1,6 +1,7 @@
 // Step 1: a text becomes a model.
 
 import { agree, part } from "./dom.mjs";
+import * as format from "./format.mjs";
 import { createRun } from "./run.mjs";
 import { createSource } from "./source.mjs";
 
@@ -45,13 +46,22 @@ export function createTeach(em, studio, store, record) {
     },
   );
   let shown = "";
-  store.subscribe(({ ready, busy, session }) => {
+  let untouched = true; // no job has said anything yet
+  store.subscribe(({ ready, busy, session, saved }) => {
     run.enable(ready);
     const model = session?.model;
+    untouched &&= !busy && !model;
+    if (untouched) run.say(nothingYet(saved.length));
     // After training, the run's own summary stands there; a model that was loaded introduces itself.
     if (model && (busy === "load" || busy === "fetch") && model.fingerprint !== shown) run.say(introduction(model));
     shown = model?.fingerprint ?? "";
   });
+}
+
+/** @param {number} saved how many things */
+function nothingYet(saved) {
+  if (!saved) return "Nothing learned yet.";
+  return `Nothing is loaded; ${format.counted(saved, "saved thing")} ${saved === 1 ? "is" : "are"} below.`;
 }
 
 /** @param {import("../evermind.mjs").ModelInfo} model */
