@@ -209,19 +209,22 @@ class Session:
     ) -> AsyncGenerator[tuple[str, str], None]:
         """(side, piece) pairs from one prompt and seed: side "base" writes first, then "adapter", then "second".
 
-        `options` as in `stream`; `adapter` defaults to the active one, `second` names another one, or is left out.
+        `options` as in `stream`; `adapter` defaults to the mix or the active one, `second` names another one, or is
+        left out.
         """
         options = options or {}
         recipes.sampling(options)
         prompt, current = texts.checked_text(prompt), self._require_model()
-        name = options.get("adapter") or self.active_adapter
-        if not name:
+        weights = _one(options["adapter"]) if options.get("adapter") else self.mix or _one(self.active_adapter)
+        if not weights:
             raise EvermindError("There is no adapter to compare with. Personalise the model first.")
-        sides = {"base": None, "adapter": name} | ({"second": options["second"]} if options.get("second") else {})
+        sides = {"base": {}, "adapter": weights}
+        if options.get("second"):
+            sides["second"] = _one(options["second"])
         async with self._job("Writing"):
             # One after the other: adapters share buffers.
-            for side, adapter in sides.items():
-                async for piece in self._pieces(current.writer(_one(adapter)), prompt, options):
+            for side, shares in sides.items():
+                async for piece in self._pieces(current.writer(shares), prompt, options):
                     yield side, piece
 
     async def token_shares(self, text: str, adapter: str | None) -> list[dict[str, Any]]:

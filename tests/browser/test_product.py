@@ -294,11 +294,14 @@ async def test_the_life_of_a_persona(own: StoryPage) -> None:
     await own.part("mix").fill("25")
     await own.part("mix-toggle").check()
     await expect(own.part("writer")).to_have_text("Writes: 75 % Plain + 25 % Loud")
+    await expect(own.part("adapter-toggle")).not_to_be_checked()  # one or the other writes
+    for name, share in (("Plain", "75 %"), ("Loud", "25 %")):
+        await expect(own.persona(name).locator(".tag")).to_have_text(f"writes {share}")
     # Of a thousand personas none is shown anew because a job begins or ends; their buttons rest.
     rows = ".querySelectorAll('[data-testid=persona], [data-testid=saved-item], #personalize option')"
     await page.evaluate(f"document{rows}.forEach((row) => (row.kept = true))")
     await own.write()
-    assert await page.evaluate(f"[...document{rows}].map((row) => row.kept)") == [True] * 16
+    assert await page.evaluate(f"[...document{rows}].map((row) => row.kept)") == [True] * 17
     resting = await page.evaluate("""() => {
         document.querySelector("[data-testid=generate]").click();
         const parts = ["use", "duplicate", "colour"].map((part) => `[data-testid=persona-${part}]`);
@@ -307,10 +310,16 @@ async def test_the_life_of_a_persona(own: StoryPage) -> None:
     assert resting == [True] * 9
     await own.ready()
     await expect(own.persona("Loud", "use")).to_be_enabled()
-    assert await own.part("output").inner_text()
+    mixed = await own.part("output").inner_text()
+    assert mixed
+    await own.write("compare")
+    await expect(page.locator("#compare-adapter-label")).to_have_text("With 75 % Plain + 25 % Loud")
+    assert await own.part("compare-adapter").inner_text() == mixed
+    await own.part("adapter-toggle").check()
+    await expect(own.part("mix-toggle")).not_to_be_checked()
     await own.persona("Loud", "use").click()
     await expect(own.part("writer")).to_have_text("Writes: Loud")
-    assert await own.persona("Plain").evaluate("(row) => row.kept")  # the mix ended, which changes no row
+    await expect(own.persona("Plain").locator(".tag")).to_have_count(0)
     await own.part("second-select").select_option("Plain")
     await own.write("compare")
     sides = [await own.part(f"compare-{side}").inner_text() for side in ("base", "adapter", "second")]

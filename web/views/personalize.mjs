@@ -6,7 +6,7 @@ import { clearError, showError, showNotice } from "./messages.mjs";
 import { COLOURS, createPersonas } from "./personas.mjs";
 import { createRun } from "./run.mjs";
 import { createSource } from "./source.mjs";
-import { createSheet, readPrompt } from "./write.mjs";
+import { createSheet, mixed, readPrompt } from "./write.mjs";
 
 /** @typedef {import("../evermind.mjs").Evermind} Evermind */
 /** @typedef {import("./state.mjs").Store} Store */
@@ -129,7 +129,7 @@ export function createPersonalize(em, studio, store, record, refresh) {
     query("#toggle-text", HTMLElement).textContent = chosen ? `Write with “${chosen}”` : "Write with the adapter";
     query("#go-on-choice", HTMLElement).toggleAttribute("data-known", adapters.includes(name.value.trim()));
     if (!picked) colour.value = known()?.training.persona?.colour ?? COLOURS[adapters.length % COLOURS.length];
-    toggle.checked = Boolean(session?.activeAdapter);
+    toggle.checked = Boolean(session?.activeAdapter) && !mixed(session?.mix ?? {});
     toggle.disabled = select.disabled = !chosen || busy !== "";
     run.enable(ready && Boolean(session?.model));
     if (session && !hadBackend) length.value = session.backend === "numpy" ? "quick" : "normal"; // seconds on a GPU
@@ -152,6 +152,9 @@ function createCompare(em, store, adapter) {
   /** @type {string | undefined} fingerprint of the one that wrote */
   let model;
 
+  /** The mix, while that writes, in words. */
+  const mix = () => mixed(store.get().session?.mix ?? {});
+
   /** Who writes into a box; what somebody else wrote does not stay under this name. @param {string} id @param {HTMLElement} box @param {string} text */
   function label(id, box, text) {
     const element = query(id, HTMLElement);
@@ -169,7 +172,7 @@ function createCompare(em, store, adapter) {
       const [base, first, other] = boxes.map((box) => createSheet(box, prompt));
       const sheets = { base, adapter: first, second: other };
       const beside = second.value && second.value !== NONE ? second.value : undefined;
-      const pieces = em().compare(prompt, { ...options, adapter: adapter(), second: beside, signal: abort.signal });
+      const pieces = em().compare(prompt, { ...options, adapter: mix() ? undefined : adapter(), second: beside, signal: abort.signal });
       for await (const { side, text } of pieces) sheets[side].add(text);
       for (const sheet of [base, first, other]) sheet.end();
       store.set({ said: "Written twice." });
@@ -183,7 +186,7 @@ function createCompare(em, store, adapter) {
   stop.addEventListener("click", () => abort.abort());
   second.addEventListener("change", () => store.set({}));
   store.subscribe(({ ready, busy, session }) => {
-    const others = (session?.adapters ?? []).map((a) => a.name).filter((name) => name !== adapter());
+    const others = (session?.adapters ?? []).map((a) => a.name).filter((name) => mix() || name !== adapter());
     const before = second.value;
     offer(second, [NONE, ...others]);
     second.value = others.includes(before) ? before : NONE;
@@ -192,7 +195,7 @@ function createCompare(em, store, adapter) {
     query("#second-side", HTMLElement).hidden = second.value === NONE;
     if (session?.model?.fingerprint !== model) for (const box of boxes) box.replaceChildren();
     model = session?.model?.fingerprint;
-    label("#compare-adapter-label", boxes[1], adapter() ? `With “${adapter()}”` : "With the adapter");
+    label("#compare-adapter-label", boxes[1], mix() ? `With ${mix()}` : adapter() ? `With “${adapter()}”` : "With the adapter");
     label("#compare-second-label", boxes[2], `With “${second.value}”`);
     start.disabled = !ready || busy !== "" || !adapter();
     stop.disabled = busy !== "compare";

@@ -5,7 +5,7 @@ import * as format from "./format.mjs";
 import { clearError, showError, showNotice } from "./messages.mjs";
 import { download } from "./record.mjs";
 import { bringBack } from "./storage.mjs";
-import { mixed } from "./write.mjs";
+import { mixed, shareOf } from "./write.mjs";
 
 /** @typedef {import("../evermind.mjs").Evermind} Evermind */
 /** @typedef {import("../evermind.mjs").AdapterInfo} AdapterInfo */
@@ -78,8 +78,8 @@ export function createPersonas(em, studio, store, record, actions, refresh) {
   const opened = new Set();
   let rows = 0;
 
-  /** @param {AdapterInfo} adapter @param {string | undefined} date @param {boolean} current */
-  function row({ name, training, bytes, saved }, date, current) {
+  /** @param {AdapterInfo} adapter @param {string | undefined} date @param {number} share in what writes */
+  function row({ name, training, bytes, saved }, date, share) {
     const colour = training.persona?.colour ?? COLOURS[0];
     const swatch = restful(make("input", { class: "swatch", testid: "persona-colour" }));
     swatch.type = "color";
@@ -97,7 +97,7 @@ export function createPersonas(em, studio, store, record, actions, refresh) {
       return made;
     };
     const title = make("p", { class: "name" }, make("span", { text: name }));
-    if (current) title.append(" ", make("span", { class: "tag", text: "writes" }));
+    if (share) title.append(" ", make("span", { class: "tag", text: share === 1 ? "writes" : `writes ${Math.round(share * 100)} %` }));
     const words = (training.persona?.texts ?? []).reduce((sum, text) => sum + text.words, 0);
     const details = [
       training.lossBefore && training.lossAfter ? `loss ${training.lossBefore.toFixed(2)} → ${training.lossAfter.toFixed(2)}` : "",
@@ -150,10 +150,10 @@ export function createPersonas(em, studio, store, record, actions, refresh) {
   }
 
   createMixer(studio, store, act);
-  /** @param {AdapterInfo} adapter @param {string | undefined} date @param {boolean} current @returns {[string, () => HTMLElement]} */
-  const entry = (adapter, date, current) => {
+  /** @param {AdapterInfo} adapter @param {string | undefined} date @param {number} share @returns {[string, () => HTMLElement]} */
+  const entry = (adapter, date, share) => {
     const { record: _, ...told } = adapter.training; // long, and not shown
-    return [JSON.stringify([{ ...adapter, training: told }, date, current]), () => row(adapter, date, current)];
+    return [JSON.stringify([{ ...adapter, training: told }, date, share]), () => row(adapter, date, share)];
   };
   /** @type {unknown[]} */
   let shown = [];
@@ -167,7 +167,7 @@ export function createPersonas(em, studio, store, record, actions, refresh) {
       const adapters = session?.adapters ?? [];
       const dates = new Map(saved.map(({ name, date }) => [name, date]));
       list.hidden = !adapters.length;
-      refill(list, adapters.map((one) => entry(one, one.training.date ?? dates.get(one.name), one.name === session?.activeAdapter)));
+      refill(list, adapters.map((one) => entry(one, one.training.date ?? dates.get(one.name), shareOf(session, one.name))));
     };
     update(list, busy !== "", same ? undefined : show);
   });

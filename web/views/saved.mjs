@@ -6,6 +6,7 @@ import { clearError, showError, showErrors, showNotice } from "./messages.mjs";
 import { download } from "./record.mjs";
 import { bringBack, createStorage, sayWiped, showStorage } from "./storage.mjs";
 import { replaceUnsaved } from "./teach.mjs";
+import { shareOf } from "./write.mjs";
 
 /** @typedef {import("../evermind.mjs").Evermind} Evermind */
 /** @typedef {import("../evermind.mjs").SavedItem} SavedItem */
@@ -191,7 +192,7 @@ function row(item, actions, current) {
 /** @param {import("../evermind.mjs").SessionInfo | null} session @param {SavedItem} item */
 function inMemory(session, item) {
   if (item.kind === "base") return Boolean(session?.model?.saved && session.model.name === item.name);
-  return session?.activeAdapter === item.name && session.model?.fingerprint === item.fingerprint;
+  return shareOf(session, item.name) > 0 && session?.model?.fingerprint === item.fingerprint;
 }
 
 /** Files exported here, each on its own, or a bare checkpoint together with its tokenizer.json. @param {Evermind} em @param {File[]} chosen */

@@ -76,6 +76,12 @@ export function writerOf({ mix, activeAdapter }) {
   return mixed(mix ?? {}) || (activeAdapter ?? "the model alone");
 }
 
+/** A persona's share in what writes, 0 to 1. @param {import("../evermind.mjs").SessionInfo | null} session @param {string} name */
+export function shareOf(session, name) {
+  if (mixed(session?.mix ?? {})) return session?.mix?.[name] ?? 0;
+  return Number(session?.activeAdapter === name);
+}
+
 /** Shares of personas, in words. @param {Record<string, number>} mix */
 export function mixed(mix) {
   return Object.entries(mix).map(([name, weight]) => `${Math.round(weight * 100)} % ${format.name(name)}`).join(" + ");
