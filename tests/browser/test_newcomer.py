@@ -102,7 +102,7 @@ async def test_the_task_list_of_somebody_new(visit: Visit, tmp_path: Path) -> No
     await (await chooser.value).set_files(path)
     await expect(page.get_by_text("Load what you want to use.")).to_be_visible()
     await look(page, "new-7-restored")
-    await step(page, "Saved").get_by_role("listitem").filter(has_text="Nell").get_by_text("Load").click()
+    await page.get_by_text("Load Nell", exact=True).click()
     await expect(page.get_by_text("Loaded Nell.")).to_be_visible(timeout=config.STORY_TIMEOUT_MS)
     await look(page, "new-8-loaded")
     await step(page, "Write").get_by_label("Your text").fill("It was a dark night, and")

@@ -107,7 +107,7 @@ async def make_personas(phone: StoryPage, folder: Path) -> None:
         (folder / name).write_text(text)
     await phone.part("personalize-file").set_input_files([folder / name for name in files])
     await expect(phone.page.locator("#personalize-files li")).to_have_count(3)
-    await expect(phone.part("notice")).to_contain_text("Your own text made room.")
+    await expect(phone.part("notice")).to_contain_text("The files replaced your text.")
     await look(phone.page, "phone-files")
     await phone.part("adapter-name").fill("Loud")
     await phone.learn("personalize", 1)

@@ -232,7 +232,9 @@ async def test_several_files_are_read_previewed_and_removed(story: StoryPage, tm
     await drop(story.page.locator("#personalize-drop"), {f"{i}.txt": "plums" for i in range(10_000)})
     await expect(story.part("reading")).to_have_text(re.compile(r"Reading: (\d{3}|\d,\d{3}) of 10,000 files"))
     await story.part("reading-stop").click()
-    await expect(story.part("notice")).to_have_text(re.compile(r"The first [\d,]+ of 10,000 files .* made room"))
+    await expect(story.part("notice")).to_have_text(
+        re.compile(r"The first [\d,]+ of 10,000 files .* The files replaced your text")
+    )
     await expect(box).to_have_value(re.compile("^plums\n\nplums"))
     await expect(rows).to_have_count(51)
     await expect(rows.last).to_have_text(re.compile(r"and [\d,]+ more"))
@@ -250,8 +252,15 @@ async def test_the_life_of_a_persona(own: StoryPage) -> None:
     await expect(own.persona("Plain")).to_contain_text(re.compile(r"loss \d.* → .*180 words.*2\d\d\d"))
     await expect(own.item("Plain")).to_be_visible()  # saved at once, as its model is
 
+    await own.part("max-tokens").fill("300")
+    await own.write("compare")
+    box = own.part("compare-base")
+    assert await box.evaluate("(box) => [box.scrollTop, box.scrollHeight > box.clientHeight]") == [0, True]
+    await own.part("max-tokens").fill("12")
     await own.persona("Plain", "learn").click()
     await expect(page.locator("#go-on-choice")).to_be_visible()
+    await expect(own.part("personalize-status")).to_have_text("Paste the next text, then press Start.")
+    assert await page.evaluate("String(getSelection())") == OTHER
     # Without "Learn on" the page asks what is meant, and nothing that was learned goes unasked.
     await own.part("go-on").uncheck()
     await own.part("personalize-text").fill(OTHER.upper())
@@ -260,6 +269,7 @@ async def test_the_life_of_a_persona(own: StoryPage) -> None:
     await own.part("confirm-cancel").click()
     await own.learn("personalize", 9, answer="ok")
     await own.ready()
+    await expect(box).to_be_empty()  # it shows what was written before
     await own.write()
     learned = await own.part("output").inner_text()
     await own.persona("Plain", "texts").click()

@@ -114,7 +114,9 @@ export function createPersonalize(em, studio, store, record, refresh) {
     picked = false;
     goOn.checked = true;
     store.set({});
-    source.focus();
+    query("#personalize", HTMLElement).scrollIntoView();
+    source.select();
+    run.say("Paste the next text, then press Start.");
   };
   const actions = { use: (/** @type {string} */ adapter) => activate((chosen = adapter)), learnOn };
   createPersonas(em, studio, store, record, actions, refresh);
@@ -151,6 +153,9 @@ function createCompare(em, store, adapter) {
   let abort = new AbortController();
   /** @type {string | undefined} fingerprint of the one that wrote */
   let model;
+  /** The job that ran when things last changed. */
+  let job = "";
+  const clear = () => boxes.forEach((box) => box.replaceChildren());
 
   /** The mix, while that writes, in words. */
   const mix = () => mixed(store.get().session?.mix ?? {});
@@ -179,7 +184,10 @@ function createCompare(em, store, adapter) {
     } catch (error) {
       showError(error);
     } finally {
-      for (const box of boxes) box.removeAttribute("aria-busy");
+      for (const box of boxes) {
+        box.removeAttribute("aria-busy");
+        box.scrollTop = 0; // to be read from the start
+      }
       store.set({ busy: "" });
     }
   });
@@ -193,8 +201,10 @@ function createCompare(em, store, adapter) {
     query("#second-choice", HTMLElement).hidden = !others.length;
     second.disabled = busy !== "";
     query("#second-side", HTMLElement).hidden = second.value === NONE;
-    if (session?.model?.fingerprint !== model) for (const box of boxes) box.replaceChildren();
+    // What was written before something was learned does not stand for what would be written now.
+    if (session?.model?.fingerprint !== model || (job === "personalize" && !busy)) clear();
     model = session?.model?.fingerprint;
+    job = busy;
     label("#compare-adapter-label", boxes[1], mix() ? `With ${mix()}` : adapter() ? `With “${adapter()}”` : "With the adapter");
     label("#compare-second-label", boxes[2], `With “${second.value}”`);
     start.disabled = !ready || busy !== "" || !adapter();

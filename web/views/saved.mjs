@@ -77,7 +77,7 @@ export function createSaved(em, studio, store) {
     const show = () => refill(list, saved.length ? saved.map((item) => entry(item, actions, inMemory(session, item))) : [NOTHING]);
     update(list, busy !== "", same ? undefined : show);
   });
-  createStorage(em, studio, store, act);
+  createStorage(em, studio, store, act, actions.load);
   createOffer(store, actions.load);
   return { refresh, checkRemembered: () => checkRemembered(store) };
 }

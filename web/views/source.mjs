@@ -40,12 +40,15 @@ export function createSource(ids, sample, readText, onSample = () => {}) {
     return text.length > MAX_SHOWN ? cutAt(MAX_SHOWN) : "";
   }
 
-  /** Put these in the place of what is there; what somebody typed can come back. @param {typeof pieces} taken @param {string} [note] */
-  function replace(taken, note = "") {
+  /**
+   * Put these in the place of what is there; what somebody typed can come back.
+   * @param {typeof pieces} taken @param {string} what they are @param {string} [note]
+   */
+  function replace(taken, what, note = "") {
     const typed = pieces.length || !box.value.trim() ? "" : box.value;
     reading = null;
     pieces = taken;
-    const said = [note, show(), typed ? "Your own text made room." : ""].filter(Boolean).join(" ");
+    const said = [note, show(), typed ? `The ${what} replaced your text.` : ""].filter(Boolean).join(" ");
     if (said) showNotice(said, typed ? () => put({ text: typed, title: "" }) : null);
   }
 
@@ -121,7 +124,14 @@ export function createSource(ids, sample, readText, onSample = () => {}) {
     update(); // away with the progress
     if (failures.length) showErrors(failures);
     if (!taken.length) return;
-    replace(taken, at < chosen.length ? `The first ${format.integer(at)} of ${format.integer(chosen.length)} files are used.` : "");
+    const what = taken.length === 1 ? "file" : "files";
+    replace(taken, what, at < chosen.length ? `The first ${format.integer(at)} of ${format.integer(chosen.length)} files are used.` : "");
+  }
+
+  /** Ready for another text: pasting replaces this one. */
+  function select() {
+    box.focus({ preventScroll: true });
+    box.select();
   }
 
   limit(box, MAX_SHOWN);
@@ -140,7 +150,7 @@ export function createSource(ids, sample, readText, onSample = () => {}) {
     try {
       const response = await fetch(sample.url);
       if (!response.ok) throw new Error(`The sample is missing from this page (HTTP ${response.status}).`);
-      replace([{ title: sample.title, text: await response.text() }]);
+      replace([{ title: sample.title, text: await response.text() }], "sample");
       onSample();
     } catch (error) {
       showError(error);
@@ -158,5 +168,5 @@ export function createSource(ids, sample, readText, onSample = () => {}) {
     event.preventDefault();
     void take(dropped);
   });
-  return { text: () => box.value, title, focus: () => box.focus() };
+  return { text: () => box.value, title, select };
 }

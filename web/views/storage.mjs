@@ -16,8 +16,9 @@ const WIPED = "evermind:wiped";
 /**
  * @param {() => Evermind} em @param {() => import("../studio.mjs").Studio} studio
  * @param {import("./state.mjs").Store} store @param {(action: () => Promise<void>) => Promise<void>} act
+ * @param {(item: import("../evermind.mjs").SavedItem) => unknown} load
  */
-export function createStorage(em, studio, store, act) {
+export function createStorage(em, studio, store, act, load) {
   onDraft(() => shown.rows.length && showRows());
   part("persist", HTMLButtonElement).addEventListener("click", () =>
     act(async () => {
@@ -40,7 +41,10 @@ export function createStorage(em, studio, store, act) {
     void act(async () => {
       const names = await waiting(() => studio().restore(file)); // reading it, too
       files.value = "";
-      showNotice(`Restored ${names.join(", ") || "an empty backup"}. Load what you want to use.`);
+      const restored = (await em().list()).filter((item) => names.includes(item.name));
+      const first = restored.find((item) => item.kind === "adapter" && item.base) ?? restored[0];
+      const said = `Restored ${names.join(", ") || "an empty backup"}. Load what you want to use.`;
+      showNotice(said, first ? { label: `Load ${first.name}`, act: () => void load(first) } : null);
     });
   });
   part("wipe", HTMLButtonElement).addEventListener("click", () =>
