@@ -73,6 +73,9 @@ class StoryPage:
         assert found, await status.inner_text()
         before, after, unigram = map(float, found.groups())
         assert 1 < unigram < 7
+        better = re.search(r"expects words like yours (\d+) % better", await status.inner_text())
+        said = int(better.group(1)) if better else 0
+        assert abs(said - max(0, 100 * (1 - after / before))) < 1.5  # the two losses are shown rounded
         return before, after
 
     async def write(self, button: str = "generate") -> None:

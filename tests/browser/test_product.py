@@ -222,6 +222,7 @@ async def test_several_files_are_read_previewed_and_removed(story: StoryPage, tm
     await rows.nth(0).get_by_role("button").click()
     await expect(box).to_have_value("First.\nSecond.\n\nWhere is the cat?\nOn the mat.")
     await expect(story.page.locator("#personalize-count")).to_contain_text("2 files · 9 words")
+    await expect(story.page.locator("#personalize-count")).to_contain_text("a few pages work best")
     await drop(story.page.locator("#train-drop"), {"plain.txt": "Dropped words.", "bad.json": "{no json"})
     await story.expect_error(r"bad\.json is not valid JSON")
     await expect(story.part("train-text")).to_have_value("Dropped words.")

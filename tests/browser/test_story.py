@@ -64,6 +64,7 @@ async def teach(story: StoryPage) -> None:
     await expect(story.part("generate")).to_be_disabled()
     await story.part("sample-text").click()
     await expect(story.page.locator("#train-count")).to_contain_text("Lewis Carroll")
+    await expect(story.page.locator("#train-count")).not_to_contain_text("a few pages work best")
     await story.page.evaluate(WATCH_LATENESS)
     before, after = await story.learn("train", 8)
     assert await story.page.evaluate("lateness") < MAX_LATE

@@ -130,10 +130,12 @@ export function createRun(job, store, work, pause, show, confirm = async () => t
 function summary(r) {
   if (!r.steps) return "Stopped before the first step: nothing was learned, and nothing was lost.";
   const took = `${format.counted(r.steps, "step")} in ${format.duration(r.seconds)}`;
+  const better = Math.round(100 * (1 - r.lossAfter / r.lossBefore));
+  const plainly = better > 0 ? ` It now expects words like yours ${better} % better.` : "";
   const gain = `Loss on text it has not seen: ${r.lossBefore.toFixed(2)} → ${r.lossAfter.toFixed(2)}`;
   const reference = `(guessing by frequency: ${r.unigram.toFixed(2)})`;
   const worse = r.lossAfter > r.lossBefore ? " It got worse there: the text is too short for so many steps. Give it a longer one." : "";
-  return `${r.stopped ? "Stopped and kept" : "Done"}: ${took}. ${gain} ${reference}.${worse}`;
+  return `${r.stopped ? "Stopped and kept" : "Done"}: ${took}.${plainly} ${gain} ${reference}.${worse}`;
 }
 
 /** @param {TrainingResult} r */

@@ -8,6 +8,7 @@ import { clearError, cutAt, limit, showError, showErrors, showNotice } from "./m
 
 // What a text box still handles well; training reads at most this much of a text anyway.
 const MAX_SHOWN = 1_000_000;
+const SHORT = 5_000; // characters: less teaches little
 const MAX_ROWS = 50; // of files, in the list below the box
 const NOTICED_MS = 150; // of reading, before it is shown
 
@@ -62,7 +63,8 @@ export function createSource(ids, sample, readText, onSample = () => {}) {
 
   const title = () => (pieces.length > 1 ? `${pieces.length} files` : (pieces[0]?.title ?? ""));
   function update() {
-    count.textContent = [title(), format.count(box.value)].filter(Boolean).join(" · ");
+    const advice = box.value && box.value.length < SHORT ? "a few pages work best" : "";
+    count.textContent = [title(), format.count(box.value), advice].filter(Boolean).join(" · ");
     const rows = pieces.length > 1 ? pieces.slice(0, MAX_ROWS).map(row) : [];
     if (pieces.length > MAX_ROWS) rows.push(make("li", { class: "hint", text: `and ${format.integer(pieces.length - MAX_ROWS)} more` }));
     list.replaceChildren(...rows);
