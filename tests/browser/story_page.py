@@ -127,3 +127,22 @@ class StoryPage:
         """The message box says this, in `within` ms; then it is closed."""
         await expect(self.part("error")).to_contain_text(re.compile(words), timeout=within)
         await self.part("error").get_by_label("Close").click()
+
+
+async def begin(page: Page) -> StoryPage:
+    """Open the page with a model of a few steps, saved as "Times", ready for short texts."""
+    story = StoryPage(page)
+    await story.open(NUMPY)
+    await story.part("train-text").fill(TEXT)
+    await story.learn("train", 2)
+    await story.save("Times")
+    await story.part("max-tokens").fill("12")
+    return story
+
+
+async def make_persona(story: StoryPage, name: str, text: str, steps: int = 1) -> None:
+    """Let the model in memory learn `text` as the persona `name`, in at least so many steps."""
+    await story.part("personalize-text").fill(text)
+    await story.part("adapter-name").fill(name)
+    await story.learn("personalize", steps)
+    await story.ready()
