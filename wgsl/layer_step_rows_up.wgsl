@@ -5,6 +5,7 @@
 //#include layer_step
 //#include row_reduce
 //#include row_dot
+//#include layer_step_hidden
 //#include logit_key
 //#include layer_step_past
 //#include layer_step_choice
@@ -96,12 +97,5 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     if (thread == 0u) { expert = 0u; }
     normed(row, thread, leads);
     if (slot > 0u) { choose(row, thread, slot, leads); }
-    let h = group.x * (WG / LANES) + thread / LANES;
-    let start = expert_at(expert);
-    let sum = row_sum(thread, share_of_product(start + min(h, shape.h - 1u) * shape.d, 0u, shape.d, thread % LANES));
-    if (thread % LANES == 0u && h < shape.h) {
-        let bias = start + shape.b1 + h;
-        let value = sum + weights[bias / 4u][bias % 4u];
-        hidden[(row * (shape.k + 1u) + slot) * shape.deep + h] = select(value, 0.0, value < 0.0); // NaN stays NaN
-    }
+    put_hidden(group.x, slot, row, expert, 0u, thread);
 }

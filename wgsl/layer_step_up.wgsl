@@ -3,6 +3,7 @@
 //#include layer_step
 //#include row_reduce
 //#include row_dot
+//#include layer_step_hidden
 
 @group(0) @binding(0) var<storage, read> given: array<vec4<f32>>;    // (B, record)
 @group(0) @binding(1) var<storage, read> weights: array<vec4<f32>>;  // (M)
@@ -11,7 +12,6 @@
 
 @compute @workgroup_size(WG)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
-    let h = group.x * (WG / LANES) + thread / LANES;
     let slot = group.y;
     let row = group.z;
     var expert = 0u;
@@ -19,11 +19,5 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         let at = chosen_at(row) + slot - 1u;
         expert = 1u + u32(given[at / 4u][at % 4u]);
     }
-    let w1 = expert_at(expert) + min(h, shape.h - 1u) * shape.d;
-    let sum = row_sum(thread, share_of_product(w1, m_at(row), shape.d, thread % LANES));
-    if (thread % LANES == 0u && h < shape.h) {
-        let bias = expert_at(expert) + shape.b1 + h;
-        let value = sum + weights[bias / 4u][bias % 4u];
-        hidden[(row * (shape.k + 1u) + slot) * shape.deep + h] = select(value, 0.0, value < 0.0); // NaN stays NaN
-    }
+    put_hidden(group.x, slot, row, expert, m_at(row), thread);
 }
